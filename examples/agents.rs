@@ -1,7 +1,7 @@
-//! Which coding agents are installed here, and what each of them can do.
+//! Lists the coding agents on this machine with their versions and capabilities.
 //!
-//! Starts every agent that is found behind an embedded server, connects, and prints a table. Agents that are not
-//! installed are listed with the command that installs them. No model is asked for anything.
+//! Starts every installed agent behind an embedded server, connects, and prints a table. Agents that are not installed
+//! are listed with their install command. No prompt is sent to a model.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use sandbox_agent_sdk::SandboxAgentClient;
 use sandbox_agent_sdk::connection::Capabilities;
 use sdk_examples::agents::{KNOWN_AGENTS, KnownAgent};
 
-/// Agents that take longer than this to introduce themselves are listed as silent.
+/// The timeout of starting an agent and connecting to it.
 const START: Duration = Duration::from_secs(30);
 
 #[tokio::main]
@@ -32,10 +32,10 @@ async fn main() {
         });
         println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
-    println!("\ncargo run --example chat -- --agent NAME talks to one of them.");
+    println!("\nTo chat with an agent: cargo run --example chat -- --agent NAME");
 }
 
-/// The agent's line of the table; a shorter one if it cannot be run.
+/// Returns the row of an agent; a shorter one if the agent does not start.
 async fn row(agent: &KnownAgent) -> Vec<String> {
     let process = match agent.process() {
         Ok(process) => process,
@@ -49,13 +49,13 @@ async fn row(agent: &KnownAgent) -> Vec<String> {
         client.connect().await
     };
     match tokio::time::timeout(START, connected).await {
-        Ok(Ok(capabilities)) => can(agent, &capabilities),
-        Ok(Err(error)) => vec![agent.name.to_owned(), format!("cannot be run: {error}")],
-        Err(_) => vec![agent.name.to_owned(), format!("said nothing for {START:?}")],
+        Ok(Ok(capabilities)) => capability_row(agent, &capabilities),
+        Ok(Err(error)) => vec![agent.name.to_owned(), format!("failed to start: {error}")],
+        Err(_) => vec![agent.name.to_owned(), format!("no response within {START:?}")],
     }
 }
 
-fn can(agent: &KnownAgent, can: &Capabilities) -> Vec<String> {
+fn capability_row(agent: &KnownAgent, can: &Capabilities) -> Vec<String> {
     let yes = |able: bool| if able { "yes" } else { "no" }.to_owned();
     let logins = if can.auth_methods.is_empty() { "-".to_owned() } else { can.auth_methods.join(", ") };
     vec![

@@ -1,10 +1,10 @@
-//! A chat with an agent in the terminal: streamed text, thoughts, tool calls, changes in colour, permissions and
-//! questions answered from the keyboard, and a card when the agent dies.
+//! A terminal chat with an agent: streamed text, reasoning, tool calls, coloured diffs, permissions and questions from
+//! the keyboard, and a report when the agent dies.
 //!
-//! Runs against an embedded server whose agent shows what the chat can do, against the server at `SANDBOX_AGENT_URL`,
-//! with an agent that is installed here (`cargo run --example chat -- --agent opencode`), or with any other agent on
-//! this machine (`-- --agent-command "my-agent --acp"`). `--help` lists keys, options and exit codes. The program itself is
-//! in `src/chat`.
+//! By default it runs a demonstration agent on an embedded server. It also runs against the server at
+//! `SANDBOX_AGENT_URL`, with an installed agent (`cargo run --example chat -- --agent opencode`), or with any other
+//! program (`-- --agent-command "my-agent --acp"`). `--help` lists keys, options and exit codes. The implementation is in
+//! `src/chat`.
 
 use std::process::ExitCode;
 

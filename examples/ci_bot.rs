@@ -1,13 +1,13 @@
-//! A CI bot: one prompt, a policy instead of a user, limits, and an exit code that a pipeline understands.
+//! A CI bot: one prompt, a policy instead of a user, limits, and an exit code for the pipeline.
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | the agent has finished; its report is on standard output |
+//! | 0 | the agent finished; its report is on standard output |
 //! | 1 | the agent stopped early: it refused, or a limit of the model was reached |
 //! | 2 | the turn failed, or took too long |
-//! | 75 | the server could not be reached, and nothing ran: try again later |
+//! | 75 | the server is unreachable and nothing ran: try again later |
 //!
-//! Runs against an embedded server, or against `SANDBOX_AGENT_URL`. The prompt is on the command line.
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL`. The prompt is the first argument.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, SandboxAgentClient,
 use sdk_examples::Server;
 
 const DEADLINE: Duration = Duration::from_secs(15 * 60);
-/// An agent that retries a failing model says nothing for a while.
+/// Long enough for an agent that retries a failing model without any output.
 const IDLE: Duration = Duration::from_secs(120);
 
 async fn run(prompt: String) -> Result<CollectedTurn, Error> {
     let server = Server::find().await;
     let mut options = SandboxAgentClient::builder(&server.url)
         .agent(&server.agent)
-        // Nobody is there to ask: files may be changed, everything else is refused.
+        // There is no user to ask: changes of files are allowed, everything else is rejected.
         .permissions(PermissionPolicy::AcceptEdits);
     if let Some(token) = &server.token {
         options = options.token(token);
@@ -35,9 +35,9 @@ async fn run(prompt: String) -> Result<CollectedTurn, Error> {
     session.set_budget(Budget::new().max_cost(2.0, "USD"));
     let turn = session.prompt(prompt).with_deadline(DEADLINE).with_idle_timeout(IDLE);
     let collected = turn.collect().await;
-    // A failure of this call says nothing about the work that was done.
+    // A failed disconnect does not affect the result.
     if let Err(error) = client.disconnect().await {
-        eprintln!("disconnecting failed: {error}");
+        eprintln!("failed to disconnect: {error}");
     }
     collected
 }

@@ -1,7 +1,7 @@
-//! An agent that crashes in three ways during its response, and how an application reports it.
+//! Reports the crash of an agent during a turn, for three kinds of crashes.
 //!
-//! The embedded server's agent exits with a code, is killed by a signal, and exits without an error. With
-//! `SANDBOX_AGENT_URL` set, the agent of that server gets the prompts instead.
+//! The agent of the embedded server exits with a code, is killed by a signal, and exits without an error. If
+//! `SANDBOX_AGENT_URL` is set, the prompts go to the agent of that server instead.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::text::printable;

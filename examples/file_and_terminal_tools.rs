@@ -1,4 +1,4 @@
-//! Gives an agent access to one directory of this machine and to a few commands in a sandbox.
+//! Gives an agent access to one directory of this machine, and to a few commands in a sandbox.
 //!
 //! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to escape.
 
@@ -23,7 +23,7 @@ fn busy() -> Script {
             params: json!({"path": "/work/notes/todo.txt", "line": 2, "limit": 1}),
         },
         terminal("wc", &["-l", "notes/todo.txt"]),
-        say("outside of it:\n"),
+        say("outside the directory:\n"),
         Step::ReadFile { path: "/work/../etc/passwd".into() },
         say("\n"),
         terminal("rm", &["-rf", "/"]),

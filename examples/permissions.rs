@@ -1,7 +1,7 @@
-//! Permissions and questions: policies by name, responses from a user, and a question with a form.
+//! Permissions and questions: named policies, decisions of a user, and a question with a form.
 //!
-//! The embedded server's agent requests three permissions and asks one question in each turn. A task that
-//! reads events plays the user, like a user interface.
+//! In each turn the agent of the embedded server requests three permissions and asks one question. A task that
+//! reads events plays the user.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};
@@ -30,7 +30,7 @@ fn curious() -> Script {
     ])
 }
 
-/// Responds to what the policy leaves open. A request that is dropped without a response is cancelled.
+/// Decides the requests that the policy leaves open. Dropping a request without a response cancels it.
 async fn person(mut events: Events) {
     while let Some(event) = events.next().await {
         match event {
@@ -44,7 +44,7 @@ async fn person(mut events: Events) {
             Event::Question(request) => {
                 println!("  asked: {}", request.message().unwrap_or_default());
                 if let QuestionKind::Form(form) = request.kind() {
-                    println!("  an invalid response: {:?}", form.check(&json!({"branch": "nowhere"})));
+                    println!("  an invalid answer: {:?}", form.check(&json!({"branch": "nowhere"})));
                     let _ = request.answer(&json!({"branch": "dev"}));
                 }
             }

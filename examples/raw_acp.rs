@@ -33,7 +33,7 @@ impl AgentHandler for AllowOnce {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     // The last prompt overflows this replay buffer.
-    let embedded = MockServer::builder().default_agent("mock").ring(100).start().await;
+    let embedded = MockServer::builder().default_agent("mock").replay_buffer(100).start().await;
     let url = env::var("ACP_URL").unwrap_or_else(|_| embedded.url());
     // Gaps are recognised by the numbers of events, which a named dialect promises.
     let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).handler(AllowOnce).build()?;

@@ -1,6 +1,6 @@
-//! A program that ends, and another one that continues its session.
+//! Continues a stored session after a restart of the program and of the server.
 //!
-//! Sessions are stored in one SQLite file. The first program creates a session, the server loses its state, and the second
+//! Sessions are stored in a SQLite file. The first program creates a session, the server loses its state, and the second
 //! program acquires the session under the same id.
 
 use mock_server::State;
@@ -8,7 +8,7 @@ use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, StoredClient, Suspen
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
-/// What a program does when it starts.
+/// Opens the store and creates a client, like a program at its start.
 async fn program(server: &Server, file: &std::path::Path) -> Result<StoredClient, Error> {
     let store = SqliteStore::open(file).await?;
     let mut options = SandboxAgentClient::builder(&server.url).agent(&server.agent);
@@ -28,13 +28,13 @@ async fn main() -> Result<(), Error> {
     let client = program(&server, &file).await?;
     let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
     println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
-    // Everything is stored, and the sessions of this program are suspended.
+    // Stores all pending events and suspends the sessions of this program.
     let suspended = client.shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
     drop((session, client));
 
     if let Some(embedded) = &server.embedded {
-        println!("== the server restarts and has lost its memory");
+        println!("== the server restarts without its state");
         embedded.restart(State::Lost).await;
     }
 

@@ -1,7 +1,7 @@
-//! Two programs, one PostgreSQL: one creates a session and releases it, the other acquires it.
+//! Two programs share one PostgreSQL: one creates a session and releases it, the other acquires it.
 //!
-//! The example starts itself a second time as the other program. The database is the one at `DATABASE_URL`, or a
-//! throw-away server that is started where PostgreSQL is installed.
+//! The example starts itself a second time as the other program. It uses the database at `DATABASE_URL`, or starts a
+//! temporary server if PostgreSQL is installed.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use sandbox_agent_sdk::sessions::{PostgresStore, RecordQuery};
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
-/// The other program.
+/// Runs the other program.
 async fn other_program(database: &str, url: &str) -> Result<(), Error> {
     let store = PostgresStore::open(database).await?;
     let client = SandboxAgentClient::builder(url).agent("mock").build()?.with_store(store);
@@ -28,9 +28,7 @@ async fn main() -> Result<(), Error> {
         return other_program(database, url).await;
     }
     let Some(cluster) = Cluster::find().await else {
-        println!(
-            "This example needs PostgreSQL: set DATABASE_URL, or install it so that there is an initdb."
-        );
+        println!("This example needs PostgreSQL: set DATABASE_URL, or install PostgreSQL with initdb.");
         return Ok(());
     };
     let schema = cluster.schema().await;
@@ -48,7 +46,7 @@ async fn main() -> Result<(), Error> {
     assert!(ended.await.is_ok_and(|status| status.is_ok_and(|status| status.success())));
 
     for record in sessions.list(RecordQuery::default()).await?.records {
-        println!("{} has {} events, all of them in order:", record.id, record.last_index);
+        println!("{} has {} events, in order:", record.id, record.last_index);
     }
     for event in sessions.session("shared").stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);

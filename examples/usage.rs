@@ -1,7 +1,7 @@
-//! What a turn cost, and a budget that stops the next one.
+//! Prints the cost of each turn, and stops at a budget.
 //!
-//! The embedded agent reports usage like a real one. With `SANDBOX_AGENT_URL` set (and `SANDBOX_AGENT_TOKEN` and
-//! `SANDBOX_AGENT_AGENT`, if they are needed), the agent there is used instead; not every agent reports costs.
+//! The agent of the embedded server reports its usage. If `SANDBOX_AGENT_URL` is set (with `SANDBOX_AGENT_TOKEN` and
+//! `SANDBOX_AGENT_AGENT`, if required), the agent of that server is used instead; not every agent reports costs.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::usage::Budget;
@@ -51,12 +51,12 @@ async fn main() -> Result<(), Error> {
             Err(error) => return Err(error),
         }
         while let Some(event) = events.try_next() {
-            if let Event::Budget(news) = event {
-                println!("  {news}");
+            if let Event::Budget(warning) = event {
+                println!("  {warning}");
             }
         }
     }
     let used = client.usage();
-    println!("in all: {} turns, {} tokens, {:?}", used.turns, used.tokens.all(), used.costs);
+    println!("total: {} turns, {} tokens, {:?}", used.turns, used.tokens.all(), used.costs);
     client.disconnect().await
 }

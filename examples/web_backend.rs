@@ -1,14 +1,15 @@
-//! A web back end: prompts by POST, a turn as server-sent events, permissions decided in the browser.
+//! A web back end: prompts by POST, turns as server-sent events, permissions decided in the browser.
 //!
 //! ```text
-//! GET  /events             what happens in the session, as JSON with a `type`
+//! GET  /events             the events of the session, as JSON with a `type`
 //! POST /prompt             the text of a prompt
 //! POST /permissions/{id}   the id of an option, in response to an event of type `permission`
 //! ```
-//! `cargo run --example web_backend -- 8080` serves on a port until Ctrl-C. Without one, the program is its own browser
-//! for one turn. The server of the agent is an embedded one, or `SANDBOX_AGENT_URL`.
+//! `cargo run --example web_backend -- 8080` serves this port until Ctrl-C. Without a port, the program also plays the
+//! browser, for one turn. The agent runs on an embedded server, or on the server at `SANDBOX_AGENT_URL`.
 //!
-//! It serves everyone who reaches the port. A real one authenticates its users and refuses requests of other sites.
+//! The example serves every client that reaches the port. A real back end authenticates its users and rejects cross-site
+//! requests.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,39 +30,39 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-/// How many events a slow browser may be behind.
-const BEHIND: usize = 1024;
+/// How many events are buffered for a slow browser.
+const BUFFERED_EVENTS: usize = 1024;
 
 struct App {
     session: Session,
-    /// The permission requests that wait for a user. Dropping one cancels it.
+    /// The permission requests that wait for the user. Dropping one cancels it.
     waiting: Mutex<HashMap<String, PermissionRequest>>,
-    news: broadcast::Sender<String>,
+    events: broadcast::Sender<String>,
 }
 
 impl App {
-    fn tell(&self, news: &Value) {
-        // An error means that no browser is there.
-        let _ = self.news.send(news.to_string());
+    fn publish(&self, message: &Value) {
+        // An error means that no browser is connected.
+        let _ = self.events.send(message.to_string());
     }
 
-    /// Reads a turn to its end. The reader of `next_event` decides about permissions; a policy could decide some before.
+    /// Reads a turn to its end. Permission requests arrive in `next_event`, unless a policy decides them before.
     async fn follow(&self, prompt: String) {
         let mut turn = self.session.prompt(prompt);
         while let Some(event) = turn.next_event().await {
-            let news = json!(event);
+            let message = json!(event);
             if let TurnEvent::Permission(request) = event {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 waiting.retain(|_, request| request.is_open());
                 waiting.insert(request.id().to_owned(), request);
             }
-            self.tell(&news);
+            self.publish(&message);
         }
     }
 }
 
 async fn prompt(State(app): State<Arc<App>>, text: String) -> StatusCode {
-    // A turn that is dropped is cancelled, and so it must not belong to this request.
+    // Dropping a turn cancels it, so a separate task owns the turn.
     tokio::spawn(async move { app.follow(text).await });
     StatusCode::ACCEPTED
 }
@@ -71,7 +72,7 @@ async fn decide(State(app): State<Arc<App>>, Path(id): Path<String>, option: Str
     let Some(request) = waiting.get(&id) else { return StatusCode::NOT_FOUND };
     match request.choose(&option) {
         Ok(()) => _ = waiting.remove(&id),
-        // The turn was cancelled, or the agent has ended.
+        // The turn was cancelled, or the agent ended.
         Err(ReplyError::Stale) => return StatusCode::GONE,
         Err(_) => return StatusCode::BAD_REQUEST,
     }
@@ -79,17 +80,17 @@ async fn decide(State(app): State<Arc<App>>, Path(id): Path<String>, option: Str
 }
 
 async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item = Result<Message, Infallible>>> {
-    let news = stream::unfold(app.news.subscribe(), async |mut news| {
-        let text = match news.recv().await {
+    let messages = stream::unfold(app.events.subscribe(), async |mut events| {
+        let text = match events.recv().await {
             Ok(text) => text,
             Err(broadcast::error::RecvError::Lagged(count)) => {
                 json!({"type": "lagged", "count": count}).to_string()
             }
             Err(broadcast::error::RecvError::Closed) => return None,
         };
-        Some((Ok(Message::default().data(text)), news))
+        Some((Ok(Message::default().data(text)), events))
     });
-    Sse::new(news).keep_alive(KeepAlive::default())
+    Sse::new(messages).keep_alive(KeepAlive::default())
 }
 
 #[tokio::main]
@@ -101,7 +102,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let client = options.build()?;
     let session = client.new_session(NewSession::in_dir("/")).await?;
-    let app = Arc::new(App { session, waiting: Mutex::default(), news: broadcast::Sender::new(BEHIND) });
+    let app =
+        Arc::new(App { session, waiting: Mutex::default(), events: broadcast::Sender::new(BUFFERED_EVENTS) });
     let router = Router::new()
         .route("/events", get(events))
         .route("/prompt", post(prompt))
@@ -122,7 +124,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a browser does: it reads events, prompts, and lets its user decide.
+/// Plays a browser: reads events, sends a prompt, and decides a permission request.
 async fn browse(url: &str) -> Result<(), Box<dyn Error>> {
     let http = reqwest::Client::new();
     let mut events = http.get(format!("{url}/events")).send().await?.bytes_stream();

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exited_agent_carries_only_what_is_known() {
+    fn an_exited_agent_has_only_known_details() {
         let by_code = serde_json::to_value(Problem::agent_process_exited("mock", Some(3), None)).unwrap();
         assert_eq!(by_code["details"], json!({ "exitCode": 3 }));
         let by_signal = serde_json::to_value(Problem::agent_process_exited("mock", None, None)).unwrap();

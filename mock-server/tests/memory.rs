@@ -1,4 +1,4 @@
-//! What the server remembers is bounded. A program of its own, so that no other test adds to the figures.
+//! The memory of the server is bounded. A separate program, so that other tests do not affect the measurement.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod http_client;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Far more than the ring and all buffers need, far less than what is sent.
+/// Far more than the replay buffer and all other buffers need, and far less than what is sent.
 const BOUND: usize = 32 << 20;
 
 /// How many events there are before a flood, and how many after its last update.
@@ -19,7 +19,7 @@ const AFTER: u64 = 1;
 
 const SOON: Duration = Duration::from_secs(300);
 
-/// The most memory the process ever had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -38,7 +38,7 @@ async fn post(server: &MockServer, message: Value) -> Value {
     serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
 }
 
-/// Makes a session and waits for the end of its flood.
+/// Creates a session and waits for the end of its flood.
 async fn flood(server: &MockServer) {
     let request = |id: u32, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     post(server, request(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }))).await;
@@ -49,7 +49,7 @@ async fn flood(server: &MockServer) {
     assert_eq!(done["result"]["stopReason"], "end_turn", "{done}");
 }
 
-/// Opens the stream by hand, so that nothing reads ahead of the test.
+/// Opens the stream on a plain socket, so that nothing reads ahead of the test.
 async fn stream(server: &MockServer) -> TcpStream {
     let mut socket = TcpStream::connect(server.address()).await.unwrap();
     socket.write_all(b"GET /v1/rpc HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -63,7 +63,7 @@ async fn read(socket: &mut TcpStream, buffer: &mut [u8]) -> usize {
 }
 
 #[tokio::test]
-async fn a_flood_that_nobody_reads_leaves_the_ring_and_no_more() {
+async fn a_flood_without_a_reader_fills_only_the_replay_buffer() {
     const UPDATES: usize = 200_000;
     const BYTES: usize = 256;
     let server = flooding(UPDATES, BYTES).await;
@@ -75,7 +75,7 @@ async fn a_flood_that_nobody_reads_leaves_the_ring_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_during_a_flood_costs_no_memory_and_finds_a_hole() {
+async fn a_reader_that_stops_reading_during_a_flood_uses_no_memory_and_sees_a_gap() {
     const UPDATES: usize = 50_000;
     const BYTES: usize = 1024;
     let server = flooding(UPDATES, BYTES).await;
@@ -95,7 +95,7 @@ async fn a_reader_that_stops_reading_during_a_flood_costs_no_memory_and_finds_a_
         text.drain(..whole);
     }
     let growth = peak() - before;
-    assert!(ids.is_sorted_by(|left, right| left < right), "in order and none twice");
+    assert!(ids.is_sorted_by(|left, right| left < right), "in order and without duplicates");
     let missing = last - ids.len() as u64;
     assert!(
         missing > UPDATES as u64 / 2,
@@ -105,7 +105,7 @@ async fn a_reader_that_stops_reading_during_a_flood_costs_no_memory_and_finds_a_
 }
 
 #[tokio::test]
-async fn an_event_that_never_ends_costs_no_memory_whatever_its_size() {
+async fn an_unterminated_event_of_any_size_uses_no_memory() {
     const SIZE: usize = 1 << 30;
     let server = MockServer::builder().fault(Fault::UnterminatedEvent { bytes: SIZE }).start().await;
     let before = peak();

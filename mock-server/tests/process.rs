@@ -1,12 +1,12 @@
-//! Real processes behind the agent seam: round trips, every kind of crash, and what is left behind.
+//! Real processes behind the agent interface: round trips, every kind of crash, and cleanup.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "process/crash.rs"]
 mod crash;
 mod http_client;
-#[path = "process/life.rs"]
-mod life;
+#[path = "process/lifecycle.rs"]
+mod lifecycle;
 #[path = "process/probe.rs"]
 mod probe;
 #[path = "process/served.rs"]

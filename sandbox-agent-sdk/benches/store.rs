@@ -2,21 +2,25 @@
 //!
 //! A run fails unless 50,000 events a second are stored with full synchronisation, a page of 100,000 sessions takes at
 //! most 1.5 times as long as one of 100, and a clean-up of ten times as many sessions takes at most about ten times as
-//! long.
+//! long. Beside each rate stands that of bare inserts of the same rows in transactions of the same size, measured in the
+//! same run, and beside the time of a turn its time with [`Durability::BeforeDelivery`].
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a benchmark that cannot go on fails")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
-use sandbox_agent_sdk::sessions::SessionStatus;
 use sandbox_agent_sdk::sessions::store::{
     Append, InactiveQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteStore,
     SqliteSync, Suspend,
 };
+use sandbox_agent_sdk::sessions::{Durability, SessionStatus, StoreOptions};
+use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -29,6 +33,10 @@ fn main() {
 /// How many sessions write at the same time.
 const SESSIONS: usize = 4;
 const BATCH: usize = 128;
+/// How many appends are measured.
+const APPENDS: usize = 400;
+/// How many updates a measured turn has.
+const UPDATES: usize = 5_000;
 /// How many events a second are promised.
 const PROMISED: f64 = 50_000.0;
 /// How much longer a page of very many sessions may take than one of a few.
@@ -72,14 +80,34 @@ const RUNS: usize = 5;
 fn promises() {
     let runtime = runtime();
     for sync in [SqliteSync::Full, SqliteSync::Normal] {
-        let rate = best(|| appended(&runtime, sync, SESSIONS, BATCH, 400));
+        let [mut rate, mut bare] = [0_f64; 2];
+        for _ in 0..RUNS {
+            rate = rate.max(appended(&runtime, sync, SESSIONS, BATCH, APPENDS));
+            bare = bare.max(inserted(&runtime, sync, BATCH, APPENDS / SESSIONS));
+        }
         println!(
-            "{sync:?}: {rate:.0} events/s, {SESSIONS} sessions, appends of {BATCH} (promised: {PROMISED})"
+            "{sync:?}: {rate:.0} events/s, {SESSIONS} sessions, appends of {BATCH} (promised: {PROMISED}); \
+             bare inserts: {bare:.0} rows/s (ratio {:.2})",
+            rate / bare
         );
         assert!(rate >= PROMISED, "{sync:?}: only {rate:.0} events/s");
     }
     let rate = best(|| appended(&runtime, SqliteSync::Full, 50, 1, 10_000));
     println!("Full: {rate:.0} events/s, 50 sessions, appends of 1");
+
+    let [background, before] = [Durability::Background, Durability::BeforeDelivery].map(|durability| {
+        let times = std::iter::repeat_with(|| turn_times(&runtime, durability)).take(RUNS);
+        times.fold((f64::MAX, f64::MAX), |best, time| (best.0.min(time.0), best.1.min(time.1)))
+    });
+    println!(
+        "a turn of {UPDATES} updates: {:.0} ms, {:.0} ms if each is stored before it is delivered (ratio {:.2}); \
+         its first update after {:.2} and {:.2} ms",
+        background.0,
+        before.0,
+        before.0 / background.0,
+        background.1,
+        before.1
+    );
 
     let [few, many] = [100, 100_000].map(|count| {
         let (_directory, store) = filled(&runtime, count);
@@ -118,6 +146,69 @@ fn appended(runtime: &Runtime, sync: SqliteSync, sessions: usize, size: usize, a
         futures::future::join_all(writing).await;
     });
     (each * sessions * size) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// How many rows a second bare inserts store: those of the events, `SESSIONS` statements in each transaction.
+fn inserted(runtime: &Runtime, sync: SqliteSync, size: usize, transactions: usize) -> f64 {
+    use sqlx::Connection as _;
+    let (_directory, store) = store(runtime, sync);
+    let synchronous =
+        format!("PRAGMA synchronous = {}", if sync == SqliteSync::Full { "FULL" } else { "NORMAL" });
+    let row = "(?, ?, '', 1, ?, ?, 'update', ?, 1, 'turn_0123456789abcdef', NULL, 0)";
+    let insert = format!(
+        "INSERT INTO sandbox_agent_events (session_id, position, id, incarnation, stream_offset, recorded_at, kind, \
+         payload, epoch, turn_id, rpc_id, is_open) VALUES {}",
+        vec![row; size].join(", ")
+    );
+    let prepared: Vec<Vec<NewEvent>> = (0..transactions).map(|n| batch(n * size, size)).collect();
+    runtime.block_on(async {
+        create_sessions(&store, SESSIONS).await;
+        let path = format!("sqlite:{}", store.path().display());
+        let mut connection = sqlx::SqliteConnection::connect(&path).await.unwrap();
+        sqlx::raw_sql(&synchronous).execute(&mut connection).await.unwrap();
+        let start = Instant::now();
+        for (n, events) in prepared.iter().enumerate() {
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            for session in 0..SESSIONS {
+                let mut query = sqlx::query(&insert);
+                for (offset, event) in events.iter().enumerate() {
+                    let number = (n * size + offset) as i64;
+                    query = query
+                        .bind(format!("session-{session}"))
+                        .bind(number + 1)
+                        .bind(number)
+                        .bind(number)
+                        .bind(event.payload.to_string());
+                }
+                query.execute(&mut *transaction).await.unwrap();
+            }
+            transaction.commit().await.unwrap();
+        }
+        (transactions * SESSIONS * size) as f64 / start.elapsed().as_secs_f64()
+    })
+}
+
+/// How long a turn takes, and its first update, in milliseconds.
+fn turn_times(runtime: &Runtime, durability: Durability) -> (f64, f64) {
+    let (_directory, store) = store(runtime, SqliteSync::Full);
+    runtime.block_on(async {
+        let script = Script::steps(vec![Step::Flood { updates: UPDATES, bytes: 20 }]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = SandboxAgentClient::builder(server.url()).agent("mock").build().unwrap();
+        let options = StoreOptions::new().durability(durability);
+        let client = client.with_store_options(Arc::new(store), options);
+        let session = client.new_session(NewSession::in_dir("/")).await.unwrap();
+        let start = Instant::now();
+        let mut turn = session.prompt("flood").await.unwrap();
+        turn.next().await.unwrap();
+        let first = start.elapsed().as_secs_f64() * 1e3;
+        while turn.next().await.is_some() {}
+        turn.outcome().await.unwrap();
+        let whole = start.elapsed().as_secs_f64() * 1e3;
+        client.flush().await.unwrap();
+        client.disconnect().await.unwrap();
+        (whole, first)
+    })
 }
 
 /// The mean time of a page in microseconds, over all pages of a list of which many are hidden.

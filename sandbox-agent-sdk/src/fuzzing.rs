@@ -16,6 +16,11 @@ use crate::sessions::read_transcript;
 use crate::tools::Tail;
 use crate::update::{Update, UpdateKind};
 
+/// Draws the ids and pauses of this crate from a seed on this thread, for simulations.
+pub fn seed_randomness(seed: u64) {
+    crate::client::random::seed(seed);
+}
+
 /// An update keeps its JSON, and is safe to print.
 pub fn update(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -19,6 +19,9 @@
 //! store              the trait `SessionStore` and three stores
 //! ```
 
+#[macro_use]
+mod setters;
+
 mod answers;
 mod client;
 mod compare;
@@ -51,7 +54,7 @@ mod sync {
 pub use client::StoredClient;
 pub use events_lost::EventsLost;
 pub use maintenance::Suspend;
-pub use options::StoreOptions;
+pub use options::{Durability, StoreOptions};
 pub use replay::ReplayLimits;
 pub use restored::{Restored, RestoredBy};
 pub use session::StoredSession;

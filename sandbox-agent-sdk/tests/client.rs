@@ -7,8 +7,6 @@ mod looking;
 #[path = "client/support.rs"]
 mod support;
 
-#[path = "client/asking.rs"]
-mod asking;
 #[path = "client/attacks.rs"]
 mod attacks;
 #[path = "client/cancelled.rs"]
@@ -21,6 +19,8 @@ mod depth;
 mod early_requests;
 #[path = "client/events.rs"]
 mod events;
+#[path = "client/features.rs"]
+mod features;
 #[path = "client/handlers.rs"]
 mod handlers;
 #[path = "client/hostile_requests.rs"]
@@ -45,16 +45,18 @@ mod one_order;
 mod open_requests;
 #[path = "client/opening.rs"]
 mod opening;
-#[path = "client/passing_on.rs"]
-mod passing_on;
 #[path = "client/permissions.rs"]
 mod permissions;
 #[path = "client/printing.rs"]
 mod printing;
 #[path = "client/questions.rs"]
 mod questions;
+#[path = "client/requests.rs"]
+mod requests;
 #[path = "client/semver.rs"]
 mod semver;
+#[path = "client/serialising.rs"]
+mod serialising;
 #[path = "client/server_kinds.rs"]
 mod server_kinds;
 #[path = "client/sessions.rs"]
@@ -68,8 +70,6 @@ mod snapshots;
 mod stable;
 #[path = "client/stream.rs"]
 mod stream;
-#[path = "client/supporting.rs"]
-mod supporting;
 #[path = "client/termination.rs"]
 mod termination;
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Large files in little memory. A program of its own, so that no other test's memory is counted.
+//! Large files in little memory. A separate program, so that other tests do not affect the measurement.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 const GIB: u64 = 1024 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 
-/// How much more memory may be used for it, server included.
+/// How much the memory may grow, including the server.
 const ALLOWED_KIB: u64 = 16 * 1024;
 
 #[tokio::test]
@@ -56,8 +56,7 @@ async fn a_gibibyte_is_read_and_written_in_little_memory() {
     assert!(growth < ALLOWED_KIB, "reading and writing took {growth} KiB");
 }
 
-/// A server that takes one upload of a gibibyte and counts it. The mock server holds the bodies of requests, so
-/// that tests can look at them.
+/// A server that counts the bytes of one upload. The mock server would record the whole body.
 async fn sink() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -81,7 +80,7 @@ async fn sink() -> String {
     url
 }
 
-/// The most memory this process ever had, in KiB.
+/// Returns the peak memory of this process in KiB.
 fn memory_high_water() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

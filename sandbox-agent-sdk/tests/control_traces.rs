@@ -1,4 +1,4 @@
-//! What is traced. A program of its own, because a subscriber for all threads is there only once.
+//! The traces of requests. A separate program, because a process has one global subscriber.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use crate::every_call::{CALLS, every_call};
 
 const TOKEN: &str = "t0p-s3cret";
 
-/// Where traces go.
+/// Collects the traces.
 #[derive(Clone, Default)]
 struct Traces(Arc<Mutex<Vec<u8>>>);
 

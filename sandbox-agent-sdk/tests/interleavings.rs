@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering as Memory};
 use shuttle::future::block_on;
 use shuttle::thread;
 
+#[path = "../src/client/event/hold.rs"]
+#[allow(dead_code)]
+mod hold;
 #[path = "../src/client/event/queue.rs"]
 #[allow(dead_code)]
 mod queue;

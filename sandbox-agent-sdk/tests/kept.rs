@@ -7,6 +7,8 @@ mod support;
 
 #[path = "kept/amending.rs"]
 mod amending;
+#[path = "kept/durable.rs"]
+mod durable;
 #[path = "kept/endpoints.rs"]
 mod endpoints;
 #[path = "kept/gated.rs"]

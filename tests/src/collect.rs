@@ -1,25 +1,25 @@
-//! What a subscriber saw.
+//! Collects the events of a subscriber.
 
 use acp_http_client::{Event, Events};
 
 use crate::within;
 
-/// Events in the order they came.
+/// Events in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// All of them.
+    /// All events.
     pub events: Vec<Event>,
 }
 
 impl Collected {
-    /// Takes everything that has been delivered so far.
+    /// Takes all events delivered so far.
     pub fn drain(&mut self, events: &mut Events) {
         while let Some(event) = events.try_recv() {
             self.events.push(event);
         }
     }
 
-    /// The texts of the agent's message chunks.
+    /// Returns the texts of the agent's message chunks.
     pub fn texts(&self) -> Vec<String> {
         let texts = self.events.iter().filter_map(|event| match event {
             Event::Update(update) => update.message_text().map(str::to_owned),
@@ -29,17 +29,17 @@ impl Collected {
     }
 }
 
-/// The texts that have been delivered so far.
+/// Returns the texts delivered so far.
 pub fn texts(events: &mut Events) -> Vec<String> {
     let mut collected = Collected::default();
     collected.drain(events);
     collected.texts()
 }
 
-/// Reads until an event is the one that is looked for, and gives all, that one included.
+/// Reads up to and including the first matching event. Returns all events.
 ///
 /// # Panics
-/// When the stream ends first or the limit passes.
+/// If the stream ends first or the timeout expires.
 pub async fn collect_until(
     events: &mut Events,
     what: &str,

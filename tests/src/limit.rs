@@ -1,14 +1,14 @@
-//! Waiting for a condition, with a limit instead of a guess.
+//! Waits for a condition with a timeout.
 
 use std::{future::IntoFuture, time::Duration};
 
 /// How long a test waits for anything before it fails.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Gives what the future gives, or fails the test when it takes too long.
+/// Returns the output of a future, or fails the test on a timeout.
 ///
 /// # Panics
-/// When the limit passes.
+/// If the timeout expires.
 pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future.into_future()).await {
         Ok(value) => value,
@@ -19,7 +19,7 @@ pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// When it does not hold within the limit.
+/// If the timeout expires.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     within(what, async {
         while !condition() {

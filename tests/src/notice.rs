@@ -1,12 +1,13 @@
-//! Saying what a passing test did not do.
+//! Reports tests that were skipped.
 
 use std::io::Write;
 
-/// Says that a test was not run, and why, where everybody sees it: what a passing test prints with a macro is thrown
-/// away by the test runner.
+/// Prints to standard error that a test was not run, and why.
+///
+/// The test runner discards the output of the print macros in passing tests, so this writes directly.
 pub fn say_not_run(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Nobody can be told that nothing can be told.
+    // A failure to print cannot be reported.
     let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {why}");
 }

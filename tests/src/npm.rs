@@ -1,4 +1,4 @@
-//! Fetching programs from npm, once.
+//! Downloads programs from npm once.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use std::{
 use nix::fcntl::{Flock, FlockArg};
 use tokio::process::Command;
 
-/// How long fetching one package may take.
+/// The timeout of downloading one package.
 const FETCH_LIMIT: Duration = Duration::from_secs(240);
 
 /// Why a program cannot be run on this machine.
@@ -24,14 +24,13 @@ impl From<io::Error> for Unavailable {
     }
 }
 
-/// The folder `name` below `folder`, with this package installed in its `node_modules`.
+/// Returns the folder `name` in `folder`, with this package in its `node_modules`.
 ///
-/// The package is fetched if it is not there. Of several processes that want it at the same time one fetches it, and
-/// none of them ever sees half of it. Scripts of the package are not run; `prepare` does what has to be done before
-/// the folder gets its name.
+/// Downloads the package if it is missing. If several processes need it at the same time, one downloads it, and none
+/// sees it incomplete. Scripts of the package are not run; `prepare` runs before the folder gets its final name.
 ///
 /// # Errors
-/// Says what is missing: npm, the network, or the package.
+/// If npm, the network or the package is unavailable.
 pub(crate) async fn installed(
     folder: &Path,
     name: &str,
@@ -44,7 +43,7 @@ pub(crate) async fn installed(
     }
     fs::create_dir_all(folder)?;
     let lock = folder.join(format!("{name}.lock"));
-    // Waiting for another process may take as long as its download: not on a thread that others need.
+    // Waiting for another process may take as long as its download, so it runs on a blocking thread.
     let held = tokio::task::spawn_blocking(move || {
         Flock::lock(File::create(lock)?, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))
     });

@@ -1,4 +1,4 @@
-//! The released server, as a process with a data folder and a port of its own.
+//! The released server as a process, with its own data folder and port.
 
 mod npm;
 mod process;

@@ -1,4 +1,4 @@
-//! Runs of the SDK's client that can be recorded and done again.
+//! Runs of the SDK's client that can be recorded and replayed.
 
 use sandbox_agent_sdk::{
     ClientOptions, Error, Event, Events, NewSession, PermissionDecision, SandboxAgentClient, Session, Turn,
@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 
 use crate::within;
 
-/// What a client does, and what it tells of it.
+/// A fixed sequence of client calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// A turn with some updates, and another one.
+    /// Two turns with some updates.
     Turn,
-    /// A turn in which the agent asks for a permission.
+    /// A turn with a permission request.
     Permission,
-    /// A turn that is cancelled.
+    /// A cancelled turn.
     Cancel,
-    /// An agent that prints what is no message.
+    /// An agent that prints lines that are not messages.
     Garbage,
-    /// An agent that dies in a turn.
+    /// An agent that dies during a turn.
     Crash,
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Self; 5] = [Self::Turn, Self::Permission, Self::Cancel, Self::Garbage, Self::Crash];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Turn => "turn",
@@ -37,12 +37,12 @@ impl Scenario {
         }
     }
 
-    /// The one of this name.
+    /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
-    /// What the agent is told: words of the stub agent.
+    /// Returns the prompts, which are directives of the stub agent.
     fn prompts(self) -> &'static [&'static str] {
         match self {
             Self::Turn => &["say one; say two; say three", "say four"],
@@ -53,13 +53,13 @@ impl Scenario {
         }
     }
 
-    /// Does it, and gives everything that the client told.
+    /// Runs the scenario and returns everything that the client reported.
     ///
     /// # Errors
-    /// When there is no connection or no session to be had.
+    /// If connecting or creating the session fails.
     ///
     /// # Panics
-    /// When something takes too long.
+    /// If a step times out.
     pub async fn run(self, options: ClientOptions) -> Result<Vec<Value>, Error> {
         let options =
             options.auto_connect(false).permission_policy(|_| PermissionDecision::Option("allow".to_owned()));
@@ -67,15 +67,16 @@ impl Scenario {
         let mut events = client.events();
         let capabilities = within("connecting", client.connect()).await?;
         let session = within("a session", client.new_session(NewSession::in_dir("/"))).await?;
-        let mut told = vec![json!({ "agent": capabilities.agent_name }), json!({ "session": session.id() })];
+        let mut observed =
+            vec![json!({ "agent": capabilities.agent_name }), json!({ "session": session.id() })];
         for prompt in self.prompts() {
-            told.push(self.turn(&session, prompt).await);
+            observed.push(self.turn(&session, prompt).await);
         }
         let ended = (self == Self::Crash).then(|| session.termination()).flatten();
-        told.push(json!({ "ended": ended }));
-        told.extend(events_so_far(&mut events));
+        observed.push(json!({ "ended": ended }));
+        observed.extend(events_so_far(&mut events));
         finish(client).await;
-        Ok(told)
+        Ok(observed)
     }
 
     async fn turn(self, session: &Session, prompt: &str) -> Value {
@@ -108,10 +109,10 @@ fn failure(error: &Error) -> Value {
     json!({ "error": error.to_string(), "mayHaveRun": error.maybe_executed(), "termination": termination })
 }
 
-/// What was told beside the turns.
+/// Returns the events outside the turns.
 fn events_so_far(events: &mut Events) -> Vec<Value> {
-    let told = std::iter::from_fn(|| events.try_next());
-    let told = told.filter_map(|event| match event {
+    let observed = std::iter::from_fn(|| events.try_next());
+    let observed = observed.filter_map(|event| match event {
         Event::AgentUnparsed { unparsed, .. } => Some(json!({ "unparsed": unparsed.raw })),
         Event::SessionEnded(ended) => Some(json!({ "sessionEnded": ended.termination })),
         Event::Malformed { start, .. } => Some(json!({ "malformed": start })),
@@ -120,7 +121,7 @@ fn events_so_far(events: &mut Events) -> Vec<Value> {
         Event::Reconnected { checked, .. } => Some(json!({ "reconnected": checked })),
         _ => None,
     });
-    told.collect()
+    observed.collect()
 }
 
 async fn finish(client: SandboxAgentClient) {

@@ -1,4 +1,4 @@
-//! A server, a client and a session with few words.
+//! Helpers to create a server, a client and a session.
 
 use std::future::IntoFuture;
 
@@ -9,34 +9,34 @@ use acp_http_client::{
 use futures::future::BoxFuture;
 use mock_server::{Builder, MockServer, Script, Step};
 
-/// A server whose agent does these steps with each prompt.
+/// Returns a server whose agent plays these steps for each prompt.
 pub fn acp_server(steps: impl Fn(&mock_server::Turn) -> Vec<Step> + Send + Sync + 'static) -> Builder {
     MockServer::builder().agent("mock", Script::new(steps)).default_agent("mock")
 }
 
-/// A client for the server, which knows its dialect.
+/// Returns a client with the dialect of the server.
 pub fn client(server: &MockServer) -> AcpHttpClientBuilder {
     AcpHttpClient::builder(server.url()).dialect(Dialect::RPC)
 }
 
-/// Initializes and opens a session.
+/// Initializes the connection and creates a session.
 ///
 /// # Panics
-/// When the server refuses.
+/// If a call fails.
 pub async fn session(client: &AcpHttpClient) -> SessionId {
     handshake(client).await.expect("initialize");
     client.new_session(NewSessionRequest::new("/")).await.expect("session/new").session_id
 }
 
-/// Initializes.
+/// Initializes the connection.
 ///
 /// # Errors
-/// Whatever the call fails with.
+/// The error of the call.
 pub async fn handshake(client: &AcpHttpClient) -> Result<(), Error> {
     client.initialize(AcpHttpClient::initialize_request()).await.map(drop)
 }
 
-/// A prompt with this text.
+/// Returns a prompt with this text.
 pub fn prompt(
     client: &AcpHttpClient,
     session: &SessionId,
@@ -46,7 +46,7 @@ pub fn prompt(
     client.prompt(PromptRequest::new(session.clone(), vec![text])).into_future()
 }
 
-/// Steps that say the numbers from 0.
+/// Returns steps that say the numbers from 0.
 pub fn numbered(count: usize) -> Vec<Step> {
     (0..count).map(|number| Step::Say(number.to_string())).collect()
 }

@@ -1,5 +1,5 @@
-//! The wire between a client and a server: a proxy that can hold events back and record what passes, and a server
-//! that does what was recorded.
+//! Messages between a client and a server: a proxy that can hold back events and record messages, and a server that
+//! replays a recording.
 
 mod capture;
 mod entry;

@@ -15,6 +15,15 @@ pub trait HttpSender: Send + Sync + 'static {
     -> BoxFuture<'static, Result<reqwest::Response, HttpSendError>>;
 }
 
+impl<S: HttpSender + ?Sized> HttpSender for Arc<S> {
+    fn send(
+        &self,
+        request: reqwest::Request,
+    ) -> BoxFuture<'static, Result<reqwest::Response, HttpSendError>> {
+        (**self).send(request)
+    }
+}
+
 /// The error of a request without a response.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -71,7 +71,7 @@ impl Host {
         let mut builder: Builder = MockServer::builder()
             .token(&token)
             .request_timeout(TURN)
-            .ring(RING)
+            .replay_buffer(RING)
             .record(0)
             .released_quirks(false);
         let (agent, directory) = match command(args)? {

@@ -85,7 +85,7 @@ struct State {
 
 impl State {
     /// Writes one line to standard error.
-    fn complain(&mut self, line: &str) {
+    fn write_stderr(&mut self, line: &str) {
         self.stderr.push(line.as_bytes());
         self.stderr.push(b"\n");
     }
@@ -151,7 +151,7 @@ impl Player {
             }
             "session/new" => self.open(id, self.script.next_session_id(&self.outlet)),
             "session/fork" => {
-                // The forked session becomes known again, too.
+                // The source of the fork becomes known too.
                 if let Some(source) = session_id(&params) {
                     self.state().sessions.entry(source.to_owned()).or_default();
                 }
@@ -169,7 +169,7 @@ impl Player {
         }
     }
 
-    /// Responses that need neither a session nor time.
+    /// Returns the responses of methods that need no steps.
     fn usual(&self, method: &str, params: &Value) -> Ending {
         match method {
             "initialize" => {
@@ -271,7 +271,7 @@ impl Player {
             }
             state.waiting.clear();
             for line in stderr {
-                state.complain(line);
+                state.write_stderr(line);
             }
             state.stderr.summary()
         };
@@ -280,8 +280,8 @@ impl Player {
     }
 
     /// Writes one line to standard error.
-    pub(super) fn complain(&self, line: &str) {
-        self.state().complain(line);
+    pub(super) fn write_stderr(&self, line: &str) {
+        self.state().write_stderr(line);
     }
 
     fn stop(&self) {

@@ -66,8 +66,8 @@ impl Player {
         self.close(scene, ending);
     }
 
-    /// Plays the steps of a prompt whose response says only that it was accepted. A report of the session's state ends
-    /// the turn, with what would have been the response.
+    /// Plays the steps of a prompt whose response only accepts it. A `state_update` ends the turn and carries the
+    /// actual result.
     pub(super) async fn perform_by_state(&self, scene: &Scene, steps: Vec<Step>) {
         let state = |state: &str| json!({ "sessionUpdate": "state_update", "state": state });
         self.update(&scene.session_id, state("running"));
@@ -121,7 +121,7 @@ impl Player {
             Step::ToolUpdate { id, status, text } => self.update(session, tool_update(&id, &status, text)),
             Step::Update(update) => self.update(session, update),
             Step::Notify { method, params } => self.notify(&method, params),
-            Step::Stderr(line) => self.complain(&line),
+            Step::Stderr(line) => self.write_stderr(&line),
             Step::Raw(value) => self.outlet.value(&value),
             Step::Garbage(line) => self.outlet.line(line),
             Step::Flood { updates, bytes } => self.flood(scene, updates, bytes).await,

@@ -93,9 +93,9 @@ impl Script {
         self
     }
 
-    /// Sets whether turns end by a `state_update`, as in the draft of version 2 of the protocol.
+    /// Sets whether turns end by a `state_update` instead of the response.
     ///
-    /// The response to a prompt then says only that it was accepted.
+    /// This is the draft of version 2 of the protocol. The response to a prompt then only accepts it.
     #[must_use]
     pub fn ends_by_state(mut self, ends: bool) -> Self {
         self.ends_by_state = ends;
@@ -129,7 +129,10 @@ impl Script {
         self
     }
 
-    /// The ids of new sessions, by how many the server has had; an agent that was started again may reuse them.
+    /// Sets a function that creates the ids of new sessions.
+    ///
+    /// Its argument is the number of sessions on the server so far, including the new one. Use it to simulate an
+    /// agent that reuses ids after a restart.
     #[must_use]
     pub fn session_ids(mut self, id: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
         self.session_ids = Arc::new(id);

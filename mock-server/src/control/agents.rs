@@ -35,10 +35,10 @@ pub(super) struct Detail {
     _no_cache: bool,
 }
 
-/// Options of an installation.
+/// The body of an installation request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Wish {
+pub(super) struct InstallBody {
     #[serde(default)]
     reinstall: Option<bool>,
     #[serde(default, alias = "agent_version")]
@@ -63,9 +63,9 @@ async fn show(
 async fn install(
     State(shared): State<Arc<Shared>>,
     Path(agent): Path<String>,
-    Json(wish): Json<Wish>,
+    Json(body): Json<InstallBody>,
 ) -> Result<Json<Value>, Problem> {
-    installed(&shared, &agent, &wish).map(Json)
+    installed(&shared, &agent, &body).map(Json)
 }
 
 /// Returns all agents in the released server's format.
@@ -74,13 +74,13 @@ pub(super) fn infos(shared: &Shared, detail: &Detail) -> Vec<Value> {
 }
 
 /// Installs an agent and returns the result.
-pub(super) fn installed(shared: &Shared, agent: &str, wish: &Wish) -> Result<Value, Problem> {
+pub(super) fn installed(shared: &Shared, agent: &str, body: &InstallBody) -> Result<Value, Problem> {
     let entry = shared.catalog.entry(agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
-    match shared.catalog.install(&entry.id, wish.reinstall.unwrap_or(false)) {
+    match shared.catalog.install(&entry.id, body.reinstall.unwrap_or(false)) {
         Installation::Already => Ok(json!({ "already_installed": true, "artifacts": [] })),
         Installation::Done => {
             let artifacts =
-                entry.artifacts(wish.agent_version.as_deref(), wish.agent_process_version.as_deref());
+                entry.artifacts(body.agent_version.as_deref(), body.agent_process_version.as_deref());
             Ok(json!({ "already_installed": false, "artifacts": artifacts }))
         }
         Installation::Failed(stderr) => Err(Problem::install_failed(entry.id.as_ref(), Some(stderr))),

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_the_servers_own_come_last_and_only_once() {
+    fn additional_agents_come_last_and_only_once() {
         let catalog = Catalog::new(["zed".to_owned()], ["zed", "mock", "alpha"].map(str::to_owned));
         let ids: Vec<_> = catalog.entries().map(|entry| entry.id).collect();
         assert_eq!(ids[6..], ["mock", "alpha", "zed"]);

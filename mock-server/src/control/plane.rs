@@ -122,10 +122,10 @@ impl ControlPlane {
     }
 
     /// Installs an agent, like `POST /v1/agents/{agent}/install` with this body.
-    pub(crate) fn install(&self, agent: &str, wish: &Value) -> Result<Value, Problem> {
-        let wish = Deserialize::deserialize(wish)
+    pub(crate) fn install(&self, agent: &str, body: &Value) -> Result<Value, Problem> {
+        let body = Deserialize::deserialize(body)
             .map_err(|error: serde_json::Error| Problem::invalid_request(error.to_string()))?;
-        agents::installed(&self.shared, agent, &wish)
+        agents::installed(&self.shared, agent, &body)
     }
 
     /// Returns the routes: `/`, `/v1/health`, `/v1/agents…`, `/v1/fs/…`, `/v1/config/…`, `/v1/processes…` and

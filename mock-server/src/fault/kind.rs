@@ -39,9 +39,9 @@ pub enum Fault {
         execute: bool,
     },
     /// Executes a POST and responds with 202 immediately. The JSON-RPC response arrives only on the stream.
-    AnswerOnStreamOnly,
+    ResponseOnStreamOnly,
     /// Sends the JSON-RPC response only in the body, not on the stream.
-    AnswerInBodyOnly,
+    ResponseInBodyOnly,
     /// Holds back all streams until `delay` after the body of this POST was sent.
     BodyBeforeUpdates {
         /// How long the streams are held back after the body was sent.
@@ -65,7 +65,7 @@ pub enum Fault {
     StreamAcceptThenClose,
     /// Accepts a stream and never sends a byte, not even a heartbeat.
     StreamStall,
-    /// Stops sending on a stream after this many bytes, including heartbeats, and keeps it open.
+    /// Sends nothing more on a stream after this many bytes, and keeps it open.
     StreamStallAt {
         /// How many bytes of the body are sent.
         byte: u64,
@@ -83,11 +83,11 @@ pub enum Fault {
     /// Immediately: clears the replay buffer and restarts event ids at 1. Open streams stay open.
     SequenceReset,
     /// Immediately: publishes more messages than the replay buffer holds, so that it loses all earlier ones.
-    RingOverflow,
+    ReplayBufferOverflow,
     /// Immediately: fills the replay buffer with old messages.
     ///
     /// These are responses with the ids 0 to `count`, and a permission request that was answered long ago.
-    StaleRing {
+    StaleReplayBuffer {
         /// The highest id among the old responses.
         count: u64,
     },
@@ -96,7 +96,7 @@ pub enum Fault {
         /// The size of the text.
         bytes: usize,
     },
-    /// Starts a stream with an unterminated `data:` line of this many bytes, and sends nothing else.
+    /// Sends only an unterminated `data:` line of this many bytes on a stream.
     UnterminatedEvent {
         /// The size of the incomplete line.
         bytes: usize,
@@ -188,8 +188,8 @@ impl Fault {
             Self::PostHangs => "PostHangs",
             Self::PostResetBeforeRead => "PostResetBeforeRead",
             Self::PostResetAfterRead { .. } => "PostResetAfterRead",
-            Self::AnswerOnStreamOnly => "AnswerOnStreamOnly",
-            Self::AnswerInBodyOnly => "AnswerInBodyOnly",
+            Self::ResponseOnStreamOnly => "ResponseOnStreamOnly",
+            Self::ResponseInBodyOnly => "ResponseInBodyOnly",
             Self::BodyBeforeUpdates { .. } => "BodyBeforeUpdates",
             Self::HtmlBody => "HtmlBody",
             Self::StreamCutAt { .. } => "StreamCutAt",
@@ -200,8 +200,8 @@ impl Fault {
             Self::Hole { .. } => "Hole",
             Self::Repeat { .. } => "Repeat",
             Self::SequenceReset => "SequenceReset",
-            Self::RingOverflow => "RingOverflow",
-            Self::StaleRing { .. } => "StaleRing",
+            Self::ReplayBufferOverflow => "ReplayBufferOverflow",
+            Self::StaleReplayBuffer { .. } => "StaleReplayBuffer",
             Self::OversizeEvent { .. } => "OversizeEvent",
             Self::UnterminatedEvent { .. } => "UnterminatedEvent",
             Self::LineEnding(_) => "LineEnding",
@@ -226,8 +226,8 @@ impl Fault {
         matches!(
             self,
             Self::SequenceReset
-                | Self::RingOverflow
-                | Self::StaleRing { .. }
+                | Self::ReplayBufferOverflow
+                | Self::StaleReplayBuffer { .. }
                 | Self::OversizeEvent { .. }
                 | Self::NonObjectEvent(_)
                 | Self::MalformedEvent(_)

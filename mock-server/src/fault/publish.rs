@@ -8,8 +8,8 @@ use crate::stream::Log;
 pub(crate) fn apply_to_log(fault: &Fault, log: &Log) {
     match fault {
         Fault::SequenceReset => log.reset_sequence(),
-        Fault::RingOverflow => overflow(log),
-        Fault::StaleRing { count } => stale(log, *count),
+        Fault::ReplayBufferOverflow => overflow(log),
+        Fault::StaleReplayBuffer { count } => stale(log, *count),
         Fault::OversizeEvent { bytes } => {
             log.publish(notification("_mock/oversize", json!({ "text": "x".repeat(*bytes) })));
         }

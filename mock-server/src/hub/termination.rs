@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_exit_and_a_request_carry_nothing_else() {
+    fn a_clean_exit_and_a_requested_end_have_no_other_members() {
         assert_eq!(
             Termination::by_exit(&exit(ExitStatus::Code(0), 5)).info(),
             json!({ "reason": "completed", "terminatedBy": "agent" })

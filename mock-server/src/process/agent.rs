@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_that_names_no_program_is_refused() {
+    fn a_command_line_without_a_program_is_rejected() {
         for line in ["", "   ", "''"] {
             assert_eq!(ProcessAgent::from_command_line(line).unwrap_err(), CommandLineError::Empty);
         }

@@ -43,8 +43,8 @@ const QUOTED_LINES: usize = 16;
 pub(super) struct RunningProcess {
     /// Messages for the writer task, each with a sender for its outcome.
     input: mpsc::Sender<Message>,
-    /// What the owner wants. Dropping it makes the tasks end the process.
-    wish: watch::Sender<Wish>,
+    /// The requested end of the process. Dropping it makes the tasks end the process.
+    shutdown: watch::Sender<Shutdown>,
     /// Filled by the stderr task and read for quotes; held only for single pushes and copies.
     stderr: Arc<Mutex<StderrCapture>>,
 }
@@ -56,9 +56,9 @@ struct Message {
     written: oneshot::Sender<()>,
 }
 
-/// What the owner of a process wants. Each value includes the previous ones.
+/// How the owner wants the process to end. Each value includes the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Wish {
+enum Shutdown {
     /// Keep running.
     Run,
     /// Close the input.
@@ -72,20 +72,20 @@ impl RunningProcess {
     pub(super) fn start(command: &mut Command, grace: Duration, outlet: Outlet) -> io::Result<Self> {
         let (group, pipes) = Group::spawn(command)?;
         let (input, messages) = mpsc::channel(INPUT_QUEUE);
-        let (wish, wishes) = watch::channel(Wish::Run);
+        let (shutdown, requests) = watch::channel(Shutdown::Run);
         let stderr = Arc::new(Mutex::new(StderrCapture::default()));
-        let supervisor = Supervisor { group, wishes, grace, outlet, stderr: Arc::clone(&stderr) };
+        let supervisor = Supervisor { group, requests, grace, outlet, stderr: Arc::clone(&stderr) };
         // The task owns the process. It ends with the process, and ends the process when this handle is
         // dropped.
         tokio::spawn(supervisor.run(pipes, messages));
-        Ok(Self { input, wish, stderr })
+        Ok(Self { input, shutdown, stderr })
     }
 
-    fn want(&self, wish: Wish) {
-        self.wish.send_if_modified(|current| {
-            let stronger = wish > *current;
+    fn request(&self, shutdown: Shutdown) {
+        self.shutdown.send_if_modified(|current| {
+            let stronger = shutdown > *current;
             if stronger {
-                *current = wish;
+                *current = shutdown;
             }
             stronger
         });
@@ -108,11 +108,11 @@ impl Running for RunningProcess {
     }
 
     fn close_input(&self) {
-        self.want(Wish::CloseInput);
+        self.request(Shutdown::CloseInput);
     }
 
     fn kill(&self) {
-        self.want(Wish::Kill);
+        self.request(Shutdown::Kill);
     }
 }
 
@@ -120,7 +120,7 @@ impl Running for RunningProcess {
 #[derive(Debug)]
 struct Supervisor {
     group: Group,
-    wishes: watch::Receiver<Wish>,
+    requests: watch::Receiver<Shutdown>,
     grace: Duration,
     outlet: Outlet,
     stderr: Arc<Mutex<StderrCapture>>,
@@ -129,7 +129,7 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, pipes: Pipes, messages: mpsc::Receiver<Message>) {
         let mut writer = JoinSet::new();
-        writer.spawn(write_input(pipes.stdin, messages, self.wishes.clone()));
+        writer.spawn(write_input(pipes.stdin, messages, self.requests.clone()));
         let mut readers = JoinSet::new();
         readers.spawn(read_output(pipes.stdout, self.outlet.clone()));
         readers.spawn(read_errors(pipes.stderr, Arc::clone(&self.stderr)));
@@ -155,8 +155,8 @@ impl Supervisor {
             let last_call = deadline.unwrap_or_else(Instant::now);
             tokio::select! {
                 status = self.group.wait() => return status,
-                changed = self.wishes.changed(), if watching => match changed {
-                    Ok(()) if *self.wishes.borrow_and_update() == Wish::Kill => {
+                changed = self.requests.changed(), if watching => match changed {
+                    Ok(()) if *self.requests.borrow_and_update() == Shutdown::Kill => {
                         watching = false;
                         self.group.kill();
                     }
@@ -182,7 +182,7 @@ impl Supervisor {
 async fn write_input(
     mut stdin: ChildStdin,
     mut messages: mpsc::Receiver<Message>,
-    mut wishes: watch::Receiver<Wish>,
+    mut requests: watch::Receiver<Shutdown>,
 ) {
     let work = async {
         while let Some(message) = messages.recv().await {
@@ -195,7 +195,7 @@ async fn write_input(
     };
     tokio::select! {
         () = work => {}
-        _ = wishes.wait_for(|wish| *wish >= Wish::CloseInput) => {}
+        _ = requests.wait_for(|shutdown| *shutdown >= Shutdown::CloseInput) => {}
     }
 }
 

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_at_hand_while_the_process_runs() {
+    fn the_last_lines_are_available_while_the_process_runs() {
         let capture = captured((numbered(1..=120) + "\nopen").as_bytes());
         assert_eq!(capture.last_lines(3), ["line 119", "line 120", "open"]);
         assert_eq!(capture.last_lines(1000).len(), 50);

@@ -29,7 +29,7 @@ impl Builder {
         let config = Config {
             agents: BTreeMap::new(),
             default_agent: None,
-            ring: 1024,
+            replay_buffer: 1024,
             heartbeat: Duration::from_secs(15),
             request_timeout: Duration::from_secs(120),
             body_limit: None,
@@ -66,8 +66,8 @@ impl Builder {
     }
 
     /// Sets how many messages each replay buffer holds; `usize::MAX` means no limit. Default 1024.
-    pub fn ring(mut self, messages: usize) -> Self {
-        self.config.ring = messages;
+    pub fn replay_buffer(mut self, messages: usize) -> Self {
+        self.config.replay_buffer = messages;
         self
     }
 
@@ -166,7 +166,7 @@ impl Builder {
     pub async fn start(self) -> MockServer {
         match self.try_start().await {
             Ok(server) => server,
-            Err(error) => panic!("the mock server cannot listen: {error}"),
+            Err(error) => panic!("mock server failed to listen: {error}"),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::control::AGENT_IDS;
 use crate::fault::{Fault, Faults, Rule, RuleId, apply_to_log};
 use crate::stream::{Log, StreamCount};
 
-/// Where the response to a request goes on `/v1/rpc`.
+/// How `/v1/rpc` delivers the response to a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Echo {
     /// In the body and, after its updates, on the stream: the behaviour of the contract.
@@ -32,7 +32,7 @@ pub(crate) struct Config {
     /// The agent for `initialize` and `session/new` requests that name none.
     pub(crate) default_agent: Option<String>,
     /// How many messages each replay buffer holds.
-    pub(crate) ring: usize,
+    pub(crate) replay_buffer: usize,
     /// How long a stream may be silent before a heartbeat comment is sent.
     pub(crate) heartbeat: Duration,
     /// How long a request may wait for its agent.
@@ -125,7 +125,7 @@ impl Core {
 
     /// Creates a log that faults can reach.
     pub(crate) fn new_log(&self) -> Arc<Log> {
-        self.new_log_of(self.config.ring)
+        self.new_log_of(self.config.replay_buffer)
     }
 
     /// Creates a log with this capacity that faults can reach.
@@ -150,7 +150,7 @@ impl Core {
     pub(crate) fn inject(&self, rule: Rule) -> RuleId {
         if !rule.fault().acts_at_once() {
             if matches!(rule.fault(), Fault::TokenExpiresAfter { .. }) {
-                self.tokens.count_afresh();
+                self.tokens.reset_counts();
             }
             return self.faults.arm(rule);
         }
@@ -198,7 +198,7 @@ impl Tokens {
     }
 
     /// Resets the use counts of tokens.
-    pub(crate) fn count_afresh(&self) {
+    pub(crate) fn reset_counts(&self) {
         self.lock().used.clear();
     }
 

@@ -131,8 +131,8 @@ impl Gate {
                     | Fault::PostHangs
                     | Fault::PostResetBeforeRead
                     | Fault::PostResetAfterRead { .. }
-                    | Fault::AnswerOnStreamOnly
-                    | Fault::AnswerInBodyOnly
+                    | Fault::ResponseOnStreamOnly
+                    | Fault::ResponseInBodyOnly
                     | Fault::BodyBeforeUpdates { .. }
                     | Fault::HtmlBody
             )
@@ -156,11 +156,11 @@ impl Gate {
                 }
                 reset(&socket).await
             }
-            Some(Fault::AnswerOnStreamOnly) => {
+            Some(Fault::ResponseOnStreamOnly) => {
                 self.execute(request);
                 StatusCode::ACCEPTED.into_response()
             }
-            Some(Fault::AnswerInBodyOnly) => {
+            Some(Fault::ResponseInBodyOnly) => {
                 request.extensions_mut().insert(EchoOverride(Echo::BodyOnly));
                 self.forward(request).await
             }

@@ -273,12 +273,12 @@ impl MockServer {
         if state == State::Lost {
             match World::new(&self.core, &self.files) {
                 Ok(world) => *self.world_slot() = world,
-                Err(error) => panic!("the mock server cannot open its files again: {error}"),
+                Err(error) => panic!("mock server failed to reopen its files: {error}"),
             }
         }
         match self.listen_again().await {
             Ok(listener) => self.serve(listener),
-            Err(error) => panic!("the mock server cannot listen again on {}: {error}", self.address),
+            Err(error) => panic!("mock server failed to listen on {} after a restart: {error}", self.address),
         }
     }
 

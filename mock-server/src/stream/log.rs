@@ -28,7 +28,7 @@ pub(crate) enum Read {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     /// The index of the last event read, counted from the creation of the log.
-    place: u64,
+    index: u64,
     /// The generation of streams that this reader belongs to.
     generation: u64,
 }
@@ -53,9 +53,9 @@ struct State {
     /// How many messages the replay buffer holds.
     capacity: usize,
     /// The messages in the replay buffer. Their indexes are contiguous.
-    ring: VecDeque<Event>,
+    buffer: VecDeque<Event>,
     /// The index of the newest message.
-    place: u64,
+    index: u64,
     /// The id of the newest message.
     last_id: u64,
     /// While set, readers see nothing beyond this index.
@@ -71,8 +71,8 @@ impl Log {
     pub(crate) fn new(capacity: usize) -> Self {
         let state = State {
             capacity: capacity.max(1),
-            ring: VecDeque::new(),
-            place: 0,
+            buffer: VecDeque::new(),
+            index: 0,
             last_id: 0,
             held_at: None,
             generation: 0,
@@ -111,8 +111,8 @@ impl Log {
     /// Returns the position of a reader that has seen everything up to the id `seen`.
     pub(crate) fn position_after(&self, seen: u64) -> Position {
         let state = self.lock();
-        let missing = state.ring.iter().rev().take_while(|event| event.id > seen).count() as u64;
-        Position { place: state.place - missing, generation: state.generation }
+        let missing = state.buffer.iter().rev().take_while(|event| event.id > seen).count() as u64;
+        Position { index: state.index - missing, generation: state.generation }
     }
 
     /// Returns up to `limit` events after `position`.
@@ -121,17 +121,17 @@ impl Log {
         if state.generation != position.generation {
             return Read::Closed;
         }
-        let end = state.held_at.unwrap_or(state.place).min(state.place);
-        let before_ring = state.place - state.ring.len() as u64;
-        let start = position.place.max(before_ring);
+        let end = state.held_at.unwrap_or(state.index).min(state.index);
+        let before_buffer = state.index - state.buffer.len() as u64;
+        let start = position.index.max(before_buffer);
         if start >= end {
-            return if state.finished && end == state.place { Read::Closed } else { Read::Nothing };
+            return if state.finished && end == state.index { Read::Closed } else { Read::Nothing };
         }
-        let skip = usize::try_from(start - before_ring).unwrap_or(usize::MAX);
+        let skip = usize::try_from(start - before_buffer).unwrap_or(usize::MAX);
         let count = usize::try_from(end - start).unwrap_or(usize::MAX).min(limit);
-        let events: Vec<Event> = state.ring.iter().skip(skip).take(count).cloned().collect();
-        let place = start + events.len() as u64;
-        Read::Events(events, Position { place, ..position })
+        let events: Vec<Event> = state.buffer.iter().skip(skip).take(count).cloned().collect();
+        let index = start + events.len() as u64;
+        Read::Events(events, Position { index, ..position })
     }
 
     /// Returns a receiver that is notified about every change.
@@ -142,8 +142,8 @@ impl Log {
     /// Hides new events from readers until [`Log::release`].
     pub(crate) fn hold(&self) {
         let mut state = self.lock();
-        let place = state.place;
-        state.held_at.get_or_insert(place);
+        let index = state.index;
+        state.held_at.get_or_insert(index);
     }
 
     /// Ends a hold.
@@ -162,7 +162,7 @@ impl Log {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.generation += 1;
-        state.ring.clear();
+        state.buffer.clear();
         drop(state);
         self.ring_bell();
     }
@@ -176,16 +176,16 @@ impl Log {
     /// Removes events up to `position`, for a log with one reader.
     pub(crate) fn consume(&self, position: Position) {
         let mut state = self.lock();
-        let before_ring = state.place - state.ring.len() as u64;
-        let count = usize::try_from(position.place.saturating_sub(before_ring)).unwrap_or(usize::MAX);
-        let count = count.min(state.ring.len());
-        state.ring.drain(..count);
+        let before_buffer = state.index - state.buffer.len() as u64;
+        let count = usize::try_from(position.index.saturating_sub(before_buffer)).unwrap_or(usize::MAX);
+        let count = count.min(state.buffer.len());
+        state.buffer.drain(..count);
     }
 
     /// Clears the replay buffer and restarts ids at 1, while open streams stay open.
     pub(crate) fn reset_sequence(&self) {
         let mut state = self.lock();
-        state.ring.clear();
+        state.buffer.clear();
         state.last_id = 0;
     }
 
@@ -200,12 +200,12 @@ impl Log {
 
 impl State {
     fn push(&mut self, data: Bytes) -> u64 {
-        self.place += 1;
+        self.index += 1;
         self.last_id += 1;
-        if self.ring.len() >= self.capacity {
-            self.ring.pop_front();
+        if self.buffer.len() >= self.capacity {
+            self.buffer.pop_front();
         }
-        self.ring.push_back(Event { id: self.last_id, data });
+        self.buffer.push_back(Event { id: self.last_id, data });
         self.last_id
     }
 }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_consumed_is_not_read_again() {
+    fn consumed_events_are_not_read_again() {
         let log = filled(8, 4);
         let Read::Events(_, position) = log.read(log.position_after(0), 3) else { panic!("events") };
         log.consume(position);

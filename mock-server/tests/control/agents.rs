@@ -13,7 +13,7 @@ const MOCK: &str = r#"{"id":"mock","installed":true,"credentialsAvailable":true,
 const MOCK_OPTIONS: &str = r#"[{"category":"model","currentValue":"mock","id":"model","name":"Model","options":[{"name":"Mock","value":"mock"},{"name":"Mock Fast","value":"mock-fast"}],"type":"select"},{"category":"mode","currentValue":"normal","id":"mode","name":"Mode","options":[{"name":"Normal","value":"normal"},{"name":"Plan","value":"plan"}],"type":"select"},{"category":"thought_level","currentValue":"low","id":"thought_level","name":"Thought Level","options":[{"name":"Low","value":"low"},{"name":"Medium","value":"medium"},{"name":"High","value":"high"}],"type":"select"}]"#;
 
 #[tokio::test]
-async fn root_and_health_answer_as_the_released_server_does() {
+async fn root_and_health_respond_like_the_released_server() {
     let server = Server::start().await;
     let root = server.get("/").await;
     assert_eq!(root.body, r#"{"docs":"https://sandboxagent.dev","name":"Sandbox Agent"}"#);
@@ -25,7 +25,7 @@ async fn root_and_health_answer_as_the_released_server_does() {
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_refused() {
+async fn unknown_paths_and_methods_are_rejected() {
     let server = Server::start().await;
     for target in ["/v1/nope", "/v1/health/", "/v1/agents/", "/v1/fs", "/v1/fs/file/"] {
         assert_eq!(
@@ -53,7 +53,7 @@ async fn all_agents_are_listed_in_order() {
 }
 
 #[tokio::test]
-async fn one_agent_tells_more_with_its_configuration() {
+async fn one_agent_has_more_details_with_its_configuration() {
     let server = Server::start().await;
     assert_eq!(server.get("/v1/agents/mock").await.body, MOCK);
     let detailed = server.get("/v1/agents/mock?config=true&no_cache=true&other=1").await.json(200);
@@ -66,7 +66,7 @@ async fn one_agent_tells_more_with_its_configuration() {
 }
 
 #[tokio::test]
-async fn an_agent_nobody_knows_is_a_bad_request() {
+async fn an_unknown_agent_is_a_bad_request() {
     let server = Server::start().await;
     let detail = server.get("/v1/agents/nope").await.problem(400, "unsupported_agent");
     assert_eq!(detail, "unsupported agent: nope");
@@ -75,7 +75,7 @@ async fn an_agent_nobody_knows_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn a_query_value_that_is_no_boolean_is_refused_in_plain_text() {
+async fn a_query_value_that_is_not_a_boolean_is_rejected_in_plain_text() {
     let server = Server::start().await;
     let text = "Failed to deserialize query string: provided string was not `true` or `false`";
     assert_eq!(server.get("/v1/agents?config=maybe").await.text(400), text);
@@ -108,7 +108,7 @@ async fn installing_an_agent_makes_it_installed() {
 }
 
 #[tokio::test]
-async fn an_install_body_that_does_not_fit_is_refused_in_plain_text() {
+async fn an_invalid_install_body_is_rejected_in_plain_text() {
     let server = Server::start().await;
     let target = "/v1/agents/mock/install";
     let missing = server.post(target).await;
@@ -146,7 +146,7 @@ async fn a_running_server_shows_in_the_status_of_its_agent() {
 }
 
 #[tokio::test]
-async fn agents_of_the_servers_own_are_listed_after_the_released_ones() {
+async fn additional_agents_are_listed_after_the_released_ones() {
     let builder = ControlPlane::builder().own_agents(["ready", "absent"]).installed(["ready"]);
     let server = Server::with(builder).await;
     let listed = server.get("/v1/agents").await.json(200);

@@ -12,7 +12,7 @@ async fn upload(server: &Server, path: &str, archive: Vec<u8>) -> Reply {
     server.send(Method::POST, &format!("/v1/fs/upload-batch?path={path}"), TAR, archive).await
 }
 
-/// Adds an entry under any name, also one the library would refuse to write.
+/// Adds an entry with any name, even one that the library rejects.
 fn add(builder: &mut Builder<Vec<u8>>, name: &str, kind: EntryType, link: &str, content: &[u8]) {
     let mut header = Header::new_gnu();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -46,11 +46,11 @@ async fn an_archive_is_unpacked_in_order() {
     assert_eq!(uploaded.json(200), expected);
     assert_eq!(fs::read(server.on_disk("up/sub/two")).unwrap(), b"22");
     let mode = fs::metadata(server.on_disk("up/one")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o7777, 0o755, "executable, but not in its owner's name");
+    assert_eq!(mode & 0o7777, 0o755, "executable, without setuid");
 }
 
 #[tokio::test]
-async fn without_a_path_the_archive_goes_to_the_root() {
+async fn without_a_path_the_archive_is_unpacked_into_the_root() {
     let server = Server::start().await;
     let tar = archive(&[("one", EntryType::Regular, "", b"1")]);
     let uploaded = server.send(Method::POST, "/v1/fs/upload-batch", "application/x-tar; x=y", tar).await;
@@ -60,7 +60,7 @@ async fn without_a_path_the_archive_goes_to_the_root() {
 }
 
 #[tokio::test]
-async fn only_the_first_paths_are_named() {
+async fn only_the_first_paths_are_listed() {
     let server = Server::start().await;
     let names: Vec<String> = (0..1030).map(|number| format!("file-{number}")).collect();
     let entries: Vec<_> =
@@ -85,7 +85,7 @@ async fn long_names_are_unpacked() {
 }
 
 #[tokio::test]
-async fn what_is_no_archive_is_refused() {
+async fn a_body_that_is_not_an_archive_is_rejected() {
     let server = Server::start().await;
     let tar = archive(&[("one", EntryType::Regular, "", b"1")]);
     let target = "/v1/fs/upload-batch?path=/up";
@@ -102,7 +102,7 @@ async fn what_is_no_archive_is_refused() {
 }
 
 #[tokio::test]
-async fn entries_that_climb_or_start_over_are_refused() {
+async fn entries_with_parent_or_absolute_paths_are_rejected() {
     let server = Server::start().await;
     for name in ["../evil", "a/../../evil", "/etc/evil", ".."] {
         let tar =
@@ -111,12 +111,12 @@ async fn entries_that_climb_or_start_over_are_refused() {
         let detail = refused.problem(400, "invalid_request");
         assert_eq!(detail, format!("invalid request: invalid relative path: {name}"));
     }
-    assert_eq!(fs::read(server.on_disk("up/before")).unwrap(), b"kept", "what came before stays");
+    assert_eq!(fs::read(server.on_disk("up/before")).unwrap(), b"kept", "earlier entries remain");
     assert_eq!(fs::read_dir(server.control.root()).unwrap().count(), 1);
 }
 
 #[tokio::test]
-async fn links_in_an_archive_cannot_be_used_to_leave() {
+async fn links_in_an_archive_cannot_leave_the_root() {
     let outside = tempfile::tempdir().unwrap();
     fs::create_dir(outside.path().join("root")).unwrap();
     let builder = mock_server::ControlPlane::builder().root(outside.path().join("root"));
@@ -134,7 +134,7 @@ async fn links_in_an_archive_cannot_be_used_to_leave() {
 }
 
 #[tokio::test]
-async fn links_that_stay_inside_are_made() {
+async fn links_inside_the_root_are_created() {
     let server = Server::start().await;
     let tar = archive(&[
         ("file", EntryType::Regular, "", b"text"),

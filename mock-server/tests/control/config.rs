@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::{JSON, Server};
 
 #[tokio::test]
-async fn a_server_description_is_kept_and_normalised() {
+async fn an_mcp_server_is_stored_and_normalised() {
     let server = Server::start().await;
     let target = |name: &str| format!("/v1/config/mcp?directory=/cfg&mcpName={name}");
     let missing = server.get(&target("a")).await;
@@ -31,11 +31,11 @@ async fn a_server_description_is_kept_and_normalised() {
     let on_disk = fs::read_to_string(server.on_disk("cfg/.sandbox-agent/config/mcp.json")).unwrap();
     assert!(on_disk.starts_with("{\n  \"b\": {\n    \"type\": \"remote\","), "{on_disk}");
     let names = fs::read_dir(server.on_disk("cfg/.sandbox-agent/config")).unwrap().count();
-    assert_eq!(names, 1, "nothing is left beside the file");
+    assert_eq!(names, 1, "no temporary file remains");
 }
 
 #[tokio::test]
-async fn skills_are_kept_beside_the_servers() {
+async fn skills_are_stored_beside_the_mcp_servers() {
     let server = Server::start().await;
     let target = "/v1/config/skills?directory=cfg&skillName=k";
     let value = r#"{"sources":[{"type":"github","source":"o/r","skills":["x"],"ref":"main","subpath":"s"}]}"#;
@@ -49,7 +49,7 @@ async fn skills_are_kept_beside_the_servers() {
 }
 
 #[tokio::test]
-async fn blank_values_are_problems_and_absent_ones_plain_text() {
+async fn a_blank_parameter_is_a_problem_and_a_missing_one_is_plain_text() {
     let server = Server::start().await;
     let table = [
         ("/v1/config/mcp?directory=&mcpName=a", "directory"),
@@ -65,7 +65,7 @@ async fn blank_values_are_problems_and_absent_ones_plain_text() {
 }
 
 #[tokio::test]
-async fn bodies_that_do_not_fit_are_refused_in_plain_text() {
+async fn invalid_bodies_are_rejected_in_plain_text() {
     let server = Server::start().await;
     let target = "/v1/config/mcp?directory=/cfg&mcpName=d";
     let weird = server.send(Method::PUT, target, JSON, r#"{"type":"weird"}"#).await;
@@ -82,7 +82,7 @@ async fn bodies_that_do_not_fit_are_refused_in_plain_text() {
 }
 
 #[tokio::test]
-async fn changes_at_the_same_time_are_all_kept() {
+async fn concurrent_changes_are_all_stored() {
     let server = Server::start().await;
     let puts = (0..40).map(|number| {
         let target = format!("/v1/config/mcp?directory=/cfg&mcpName=n{number}");
@@ -97,7 +97,7 @@ async fn changes_at_the_same_time_are_all_kept() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_json_is_reported_and_left_alone() {
+async fn a_file_that_is_not_json_is_reported_and_left_unchanged() {
     let server = Server::start().await;
     let path = server.on_disk("cfg/.sandbox-agent/config/mcp.json");
     fs::create_dir_all(path.parent().unwrap()).unwrap();

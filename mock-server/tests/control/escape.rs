@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::server::{JSON, Server};
 
-/// Paths, as they go over the wire, that name something outside or nothing at all.
+/// Encoded paths that refer to something outside the root, or to nothing.
 const HOSTILE: [&str; 14] = [
     "..",
     "../outside",
@@ -50,7 +50,7 @@ fn assert_untouched(outside: &TempDir) {
 }
 
 #[tokio::test]
-async fn no_call_takes_a_path_out_of_the_root() {
+async fn no_call_accepts_a_path_that_leaves_the_root() {
     let (server, outside) = server_with_secret().await;
     server.put("/a/file", "mine").await.json(200);
     for path in HOSTILE {
@@ -79,16 +79,20 @@ async fn no_call_takes_a_path_out_of_the_root() {
 }
 
 #[tokio::test]
-async fn an_absolute_path_is_one_below_the_root() {
+async fn an_absolute_path_starts_at_the_root() {
     let (server, _outside) = server_with_secret().await;
     server.get("/v1/fs/file?path=/etc/passwd").await.problem(400, "invalid_request");
     server.put("/etc/passwd", "mine").await.json(200);
     assert_eq!(fs::read(server.on_disk("etc/passwd")).unwrap(), b"mine");
-    assert_eq!(server.get("/v1/fs/file?path=/a/../etc/passwd").await.body, "mine", "staying inside is fine");
+    assert_eq!(
+        server.get("/v1/fs/file?path=/a/../etc/passwd").await.body,
+        "mine",
+        "`..` inside the root is allowed"
+    );
 }
 
 #[tokio::test]
-async fn links_that_lead_out_are_not_followed() {
+async fn links_that_leave_the_root_are_not_followed() {
     let (server, outside) = server_with_secret().await;
     let links = [
         ("absolute", outside.path().to_path_buf()),

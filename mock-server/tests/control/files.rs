@@ -1,4 +1,4 @@
-//! Files and directories that behave.
+//! Files and directories, without attempts to leave the root.
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
@@ -91,7 +91,7 @@ async fn paths_of_the_wrong_kind_and_missing_ones_are_bad_requests() {
 }
 
 #[tokio::test]
-async fn a_named_pipe_does_not_keep_the_server_waiting() {
+async fn reading_a_named_pipe_does_not_block_the_server() {
     let server = Server::start().await;
     nix::unistd::mkfifo(&server.on_disk("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let read = server.get("/v1/fs/file?path=/pipe").await;
@@ -100,7 +100,7 @@ async fn a_named_pipe_does_not_keep_the_server_waiting() {
 }
 
 #[tokio::test]
-async fn directories_are_made_with_their_parents_and_may_exist() {
+async fn directories_are_created_with_their_parents_and_may_exist() {
     let server = Server::start().await;
     for _ in 0..2 {
         let made = server.post("/v1/fs/mkdir?path=/d1/d2").await;
@@ -114,7 +114,7 @@ async fn directories_are_made_with_their_parents_and_may_exist() {
 }
 
 #[tokio::test]
-async fn a_move_renames_and_only_replaces_when_told() {
+async fn a_move_renames_and_replaces_only_on_request() {
     let server = Server::start().await;
     server.put("/a", "one").await.json(200);
     let moved = rename(&server, json!({ "from": "/a", "to": "/new/c" })).await;
@@ -130,9 +130,9 @@ async fn a_move_renames_and_only_replaces_when_told() {
 
     let gone = rename(&server, json!({ "from": "/gone", "to": "/new/c", "overwrite": true })).await;
     assert_eq!(gone.problem(400, "invalid_request"), "invalid request: path not found: /gone");
-    assert_eq!(fs::read(server.on_disk("new/c")).unwrap(), b"two", "the target of a failed move stays");
+    assert_eq!(fs::read(server.on_disk("new/c")).unwrap(), b"two", "a failed move preserves the target");
     rename(&server, json!({ "from": "/new/c" })).await.text(422);
-    assert_eq!(fs::read_dir(server.on_disk("new")).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(server.on_disk("new")).unwrap().count(), 1, "no temporary entry remains");
 }
 
 #[tokio::test]
@@ -148,11 +148,11 @@ async fn a_move_between_a_directory_and_its_own_contents_changes_nothing() {
     server.put("/other/file", "new").await.json(200);
     rename(&server, json!({ "from": "/other", "to": "/outer", "overwrite": true })).await.json(200);
     assert_eq!(fs::read(server.on_disk("outer/file")).unwrap(), b"new");
-    assert_eq!(fs::read_dir(server.control.root()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(server.control.root()).unwrap().count(), 1, "no temporary entry remains");
 }
 
 #[tokio::test]
-async fn deleting_a_full_directory_has_to_be_asked_for() {
+async fn deleting_a_directory_with_contents_needs_an_option() {
     let server = Server::start().await;
     server.put("/d1/file", "x").await.json(200);
     let full = server.delete("/v1/fs/entry?path=/d1").await;
@@ -166,7 +166,7 @@ async fn deleting_a_full_directory_has_to_be_asked_for() {
 }
 
 #[tokio::test]
-async fn the_root_itself_stays() {
+async fn the_root_itself_can_neither_be_deleted_nor_moved() {
     let server = Server::start().await;
     server.put("/file", "x").await.json(200);
     for path in ["", "/", ".", "//", "/./"] {
@@ -185,7 +185,7 @@ async fn the_root_itself_stays() {
 }
 
 #[tokio::test]
-async fn overwriting_goes_through_links_and_keeps_the_mode() {
+async fn overwriting_follows_links_and_preserves_the_mode() {
     let server = Server::start().await;
     fs::write(server.on_disk("script"), "old").unwrap();
     fs::set_permissions(server.on_disk("script"), fs::Permissions::from_mode(0o750)).unwrap();
@@ -197,7 +197,7 @@ async fn overwriting_goes_through_links_and_keeps_the_mode() {
 }
 
 #[tokio::test]
-async fn a_write_that_breaks_off_leaves_the_old_file_alone() {
+async fn an_aborted_write_leaves_the_old_file_unchanged() {
     let server = Server::start().await;
     server.put("/kept", "old").await.json(200);
     let mut connection = TcpStream::connect(server.address).await.unwrap();
@@ -220,7 +220,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_temporary_root_goes_with_the_last_handle_and_a_given_one_stays() {
+async fn a_temporary_root_is_removed_with_the_last_handle_and_a_given_one_is_not() {
     let control = ControlPlane::builder().build().unwrap();
     let (root, clone) = (control.root().to_owned(), control.clone());
     drop(control);

@@ -1,4 +1,4 @@
-//! Processes: their directory, their limits and their end.
+//! Processes: working directory, limits and exit.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ async fn post(server: &Server, target: &str, body: Value) -> Reply {
 }
 
 #[tokio::test]
-async fn a_process_starts_in_the_root_and_no_directory_leads_out_of_it() {
+async fn a_process_starts_in_the_root_and_its_directory_cannot_leave_it() {
     let server = Server::start().await;
     let root = fs::canonicalize(server.control.root()).unwrap();
     fs::create_dir(root.join("inside")).unwrap();
@@ -96,7 +96,7 @@ async fn processes_end_with_their_control_plane() {
     }
 }
 
-/// Waits until a process is gone, or is only waited for by its parent.
+/// Waits until a process is gone or a zombie.
 async fn gone(process: &Path) {
     let waiting = async {
         loop {

@@ -1,4 +1,4 @@
-//! A listener around a control plane, and a client for it.
+//! A server for a control plane, and a client for it.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -13,7 +13,7 @@ pub(crate) const PROBLEM: &str = "application/problem+json";
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) const TAR: &str = "application/x-tar";
 
-/// A control plane behind a port of its own; ends with the test.
+/// A control plane on its own port. Ends with the test.
 pub(crate) struct Server {
     pub(crate) control: ControlPlane,
     pub(crate) address: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     task: JoinHandle<()>,
 }
 
-/// An answer, read to its end.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -45,7 +45,7 @@ impl Server {
         Self { control, address, client, task }
     }
 
-    /// A request that is not sent yet; `target` is path and query as they go over the wire.
+    /// Builds a request. `target` is the encoded path and query.
     pub(crate) fn request(&self, method: Method, target: &str) -> reqwest::RequestBuilder {
         self.client.request(method, format!("http://{}{target}", self.address))
     }
@@ -78,7 +78,7 @@ impl Server {
         Reply::of(self.request(Method::PUT, &target).body(body)).await
     }
 
-    /// A place below the root, as this process sees it.
+    /// Returns the location of a path below the root on this machine.
     pub(crate) fn on_disk(&self, path: &str) -> PathBuf {
         self.control.root().join(path)
     }
@@ -92,28 +92,28 @@ impl Drop for Server {
 
 impl Reply {
     pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
-        let response = request.send().await.expect("the server answers");
+        let response = request.send().await.expect("a response");
         let header = |name| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let (content_type, allow) = (header("content-type").unwrap_or_default(), header("allow"));
         let status = response.status();
         Self { status, content_type, allow, body: response.text().await.unwrap() }
     }
 
-    /// Checks status and content type; gives back the body as JSON.
+    /// Checks status and content type, and returns the body as JSON.
     #[track_caller]
     pub(crate) fn json(&self, status: u16) -> Value {
         assert_eq!((self.status.as_u16(), self.content_type.as_str()), (status, JSON), "{}", self.body);
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Checks that this is an error in plain text; gives back the text.
+    /// Checks that this is a plain text error, and returns the text.
     #[track_caller]
     pub(crate) fn text(&self, status: u16) -> &str {
         assert_eq!((self.status.as_u16(), self.content_type.as_str()), (status, TEXT), "{}", self.body);
         &self.body
     }
 
-    /// Checks that this is a problem of that type; gives back its detail.
+    /// Checks that this is a problem of this type, and returns its detail.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16, suffix: &str) -> String {
         assert_eq!((self.status.as_u16(), self.content_type.as_str()), (status, PROBLEM), "{}", self.body);

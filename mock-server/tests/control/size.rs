@@ -1,4 +1,4 @@
-//! Limits, and files larger than memory should be.
+//! Body limits, and large files in constant memory.
 
 use std::fs;
 
@@ -13,14 +13,14 @@ const TOO_LARGE: &str = "Failed to buffer the request body: length limit exceede
 const GIB: u64 = 1024 * 1024 * 1024;
 const MIB: usize = 1024 * 1024;
 
-/// A body without a length, in pieces of one mebibyte.
+/// A body without a length, in chunks of one mebibyte.
 fn stream_of(mebibytes: usize) -> Body {
     let piece = Bytes::from(vec![b'x'; MIB]);
     Body::wrap_stream(stream::iter((0..mebibytes).map(move |_| Ok::<_, std::io::Error>(piece.clone()))))
 }
 
 #[tokio::test]
-async fn a_body_of_the_limit_is_taken_and_a_larger_one_refused() {
+async fn a_body_at_the_limit_is_accepted_and_a_larger_one_rejected() {
     let server = Server::start().await;
     let full = server.put("/full", vec![1; DEFAULT_BODY_LIMIT]).await;
     assert_eq!(full.json(200)["bytesWritten"], DEFAULT_BODY_LIMIT);
@@ -28,11 +28,11 @@ async fn a_body_of_the_limit_is_taken_and_a_larger_one_refused() {
     assert_eq!(server.put("/full", stream_of(3)).await.text(413), TOO_LARGE);
     assert_eq!(fs::read(server.on_disk("full")).unwrap(), vec![1; DEFAULT_BODY_LIMIT]);
     server.put("/new", stream_of(5)).await.text(413);
-    assert_eq!(fs::read_dir(server.control.root()).unwrap().count(), 1, "nothing is left of the rest");
+    assert_eq!(fs::read_dir(server.control.root()).unwrap().count(), 1, "no partial file remains");
 }
 
 #[tokio::test]
-async fn a_refused_body_does_not_break_the_connection() {
+async fn a_rejected_body_does_not_break_the_connection() {
     let server = Server::start().await;
     server.post("/v1/fs/mkdir?path=/dir").await.json(200);
     let evil = vec![b'/'; DEFAULT_BODY_LIMIT];
@@ -73,7 +73,7 @@ async fn every_call_with_a_body_has_the_limit() {
 }
 
 #[tokio::test]
-async fn a_gibibyte_is_read_and_written_in_flat_memory() {
+async fn a_gibibyte_is_read_and_written_in_constant_memory() {
     let limit = usize::try_from(GIB).unwrap();
     let server = Server::with(ControlPlane::builder().body_limit(limit)).await;
     let before = memory_high_water();

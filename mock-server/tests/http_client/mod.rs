@@ -1,13 +1,13 @@
-//! An HTTP client for tests, whatever else is built beside them.
+//! An HTTP client for tests, which works with any set of enabled features.
 
 use std::sync::Once;
 
-/// A client that goes through no proxy. In a build with rustls but without a provider of its own, reqwest wants one
-/// to be installed, even for plain HTTP.
+/// Returns a builder for a client without a proxy. If reqwest is built with rustls and without a default provider,
+/// a provider must be installed, even for plain HTTP.
 pub(crate) fn builder() -> reqwest::ClientBuilder {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
-        // If there is one already, it will do.
+        // An error means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
     reqwest::Client::builder().no_proxy()

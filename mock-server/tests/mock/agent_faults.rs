@@ -4,7 +4,7 @@ use serde_json::json;
 use crate::client::{Client, SOON, prompt};
 
 #[tokio::test]
-async fn a_permission_can_wait_for_its_cancel() {
+async fn a_permission_request_can_wait_for_a_cancel() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -22,7 +22,7 @@ async fn a_permission_can_wait_for_its_cancel() {
         let answer =
             json!({ "jsonrpc": "2.0", "id": id, "result": { "outcome": { "outcome": "cancelled" } } });
         assert_eq!(client.post(answer.clone()).await.0, 202);
-        assert_eq!(client.post(answer).await.0, 400, "a second answer is refused");
+        assert_eq!(client.post(answer).await.0, 400, "a second response is rejected");
     };
     let ((_, body), ()) = tokio::join!(turn, drive);
     assert_eq!(body["result"]["stopReason"], "cancelled");

@@ -1,4 +1,4 @@
-//! Captures of the released server: the commands that were run and what came back.
+//! Captures of the released server: commands and their output.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ pub(crate) struct Exchange {
     pub(crate) headers: Vec<(String, String)>,
     /// The body, or `@` and the name of a file that held it.
     pub(crate) body: Option<String>,
-    /// How long the command waited before it gave up by itself.
-    pub(crate) patience: Option<f64>,
-    /// None when no answer came before the command gave up.
+    /// The timeout of the command in seconds.
+    pub(crate) timeout: Option<f64>,
+    /// `None` if no response arrived before the timeout.
     pub(crate) answer: Option<Answer>,
-    /// Whether the command gave up, with or without an answer by then.
+    /// Whether the command timed out, with or without a partial response.
     pub(crate) gave_up: bool,
 }
 
-/// An answer as it was on the wire.
+/// A captured response.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -35,21 +35,21 @@ impl Exchange {
         self.answer.as_ref().is_some_and(header)
     }
 
-    /// The server id in the target, if it names one.
+    /// Returns the server id in the target, if any.
     pub(crate) fn server_id(&self) -> Option<&str> {
         let rest = self.target.strip_prefix("/v1/acp/")?;
         Some(rest.split('?').next().unwrap_or(rest))
     }
 }
 
-/// The text of a capture by name.
+/// Returns the text of a capture.
 pub(crate) fn text(name: &str) -> String {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/released").join(format!("{name}.txt"));
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Reads a capture by name.
+/// Parses a capture.
 pub(crate) fn read(name: &str) -> Vec<Exchange> {
     let text = text(name);
     let mut exchanges = Vec::new();
@@ -68,7 +68,7 @@ fn exchange(command: &str, output: &str, gave_up: bool) -> Exchange {
         target: String::new(),
         headers: Vec::new(),
         body: None,
-        patience: None,
+        timeout: None,
         answer: answer(output),
         gave_up,
     };
@@ -76,11 +76,11 @@ fn exchange(command: &str, output: &str, gave_up: bool) -> Exchange {
     while let Some(word) = words.next() {
         match word.as_str() {
             "-i" | "-N" => {}
-            // Where the output went.
+            // The output file, which is not needed.
             "-o" | "-D" => drop(words.next()),
             "-I" => exchange.method = "HEAD".into(),
             "-X" => exchange.method = words.next().unwrap(),
-            "--max-time" => exchange.patience = Some(words.next().unwrap().parse().unwrap()),
+            "--max-time" => exchange.timeout = Some(words.next().unwrap().parse().unwrap()),
             "--data-binary" | "-d" => exchange.body = words.next(),
             "-H" => {
                 let header = words.next().unwrap();

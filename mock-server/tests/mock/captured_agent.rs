@@ -1,4 +1,4 @@
-//! The agent that stood behind the captures, played again: a custom [`Agent`].
+//! The agent of the captures, reimplemented as a custom [`Agent`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use mock_server::{Agent, Exit, ExitStatus, LaunchError, Outlet, Running, StderrS
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// A second of the captured agent, shortened.
+/// The duration that stands for one second of the captured agent.
 pub(crate) const SECOND: Duration = Duration::from_millis(75);
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ struct Instance {
     outlet: Outlet,
     sessions: Arc<AtomicU64>,
     stderr: Mutex<Vec<String>>,
-    /// The prompt that waits for its permission.
+    /// The prompt that waits for a permission.
     asking: Mutex<Option<Value>>,
     exited: AtomicU64,
 }
@@ -162,7 +162,7 @@ impl Instance {
                 }
                 self.finish(&id);
             }
-            // "hang" and "close-stdout": nothing is ever said.
+            // "hang" and "close-stdout": no response.
             _ => {}
         }
     }
@@ -188,7 +188,7 @@ impl Instance {
     }
 }
 
-/// The agent that the released server brings along: it says everything twice.
+/// The built-in agent of the released server, which sends everything twice.
 #[derive(Debug)]
 pub(crate) struct EchoAgent;
 
@@ -220,7 +220,7 @@ impl Running for Echo {
     fn kill(&self) {}
 }
 
-/// An agent that repeats what it is asked and does not mind that its input is closed.
+/// An agent that echoes requests and ignores the end of its input.
 #[derive(Debug, Default)]
 pub(crate) struct StubbornAgent {
     alive: watch::Sender<u64>,
@@ -233,7 +233,7 @@ struct Stubborn {
 }
 
 impl StubbornAgent {
-    /// How many instances live.
+    /// Returns a receiver of the number of running instances.
     pub(crate) fn alive(&self) -> watch::Receiver<u64> {
         self.alive.subscribe()
     }

@@ -1,4 +1,4 @@
-//! A small client of its own: it must not share the mistakes of the crates it will test.
+//! A small independent client, which cannot share bugs with the crates that the server tests.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use futures::stream::BoxStream;
 use mock_server::MockServer;
 use serde_json::{Value, json};
 
-/// How long a test waits for something that must come.
+/// How long a test waits for something that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// How long a test waits to be sure that nothing comes.
+/// How long a test waits to be sure that nothing happens.
 pub(crate) const QUIET: Duration = Duration::from_millis(150);
 
 /// The parameters of an `initialize` for the agent `mock`.
@@ -67,7 +67,7 @@ impl Client {
         body.get("result").unwrap_or_else(|| panic!("no result in {body}")).clone()
     }
 
-    /// Initialises and makes a session.
+    /// Initialises and creates a session.
     pub(crate) async fn session(&self) -> String {
         self.result(request("init", "initialize", initialize_params())).await;
         let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
@@ -106,7 +106,7 @@ impl Event {
     }
 }
 
-/// Reads events with line feeds only; byte-level tests read [`Events::bytes`].
+/// Reads events whose lines end with line feeds. Tests of other line endings use [`Events::bytes`].
 pub(crate) struct Events {
     body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: Vec<u8>,
@@ -117,7 +117,7 @@ impl Events {
         Self { body: response.bytes_stream().boxed(), buffer: Vec::new() }
     }
 
-    /// The next event; none when the stream ended cleanly.
+    /// Returns the next event; `None` after a clean end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
             while let Some(end) = self.buffer.windows(2).position(|window| window == b"\n\n") {
@@ -131,11 +131,11 @@ impl Events {
         }
     }
 
-    /// The next events up to and with the one `last` accepts.
+    /// Returns the next events up to and including the one that `last` accepts.
     pub(crate) async fn until(&mut self, last: impl Fn(&Value) -> bool) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
-            let event = self.next().await.expect("the stream goes on");
+            let event = self.next().await.expect("another event");
             let done = last(&event.json());
             events.push(event);
             if done {
@@ -144,17 +144,17 @@ impl Events {
         }
     }
 
-    /// The next events up to and with the response to `id`.
+    /// Returns the next events up to and including the response to `id`.
     pub(crate) async fn until_response(&mut self, id: &str) -> Vec<Event> {
         self.until(|message| message.get("method").is_none() && message["id"] == id).await
     }
 
-    /// Whether nothing at all arrives for a while.
+    /// Returns whether nothing arrives for a while.
     pub(crate) async fn is_quiet(&mut self) -> bool {
         self.buffer.is_empty() && tokio::time::timeout(QUIET, self.body.next()).await.is_err()
     }
 
-    /// Everything up to the end of the stream, and how it ended.
+    /// Returns all bytes up to the end of the stream, and how it ended.
     pub(crate) async fn bytes(mut self) -> (Vec<u8>, Result<(), reqwest::Error>) {
         loop {
             match tokio::time::timeout(SOON, self.body.next()).await.expect("the stream to end") {
@@ -165,7 +165,7 @@ impl Events {
         }
     }
 
-    /// At least `count` bytes from the stream, which may stay open.
+    /// Returns at least `count` bytes of the stream, which may stay open.
     pub(crate) async fn at_least(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
             let chunk = tokio::time::timeout(SOON, self.body.next()).await.expect("bytes in time");
@@ -175,7 +175,7 @@ impl Events {
     }
 }
 
-/// The ids of events.
+/// Returns the ids of events.
 pub(crate) fn ids(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(|event| event.id).collect()
 }

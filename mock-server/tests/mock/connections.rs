@@ -30,7 +30,7 @@ async fn open(server: &MockServer, id: &str) -> Events {
 }
 
 #[tokio::test]
-async fn a_connection_id_is_handed_out_and_required() {
+async fn a_connection_id_is_assigned_and_required() {
     let server = server().await;
     assert_eq!(post(&server, None, prompt(1, "s", "x")).await.status(), 400);
     assert_eq!(post(&server, Some("acp_conn_9"), prompt(1, "s", "x")).await.status(), 404);
@@ -39,7 +39,7 @@ async fn a_connection_id_is_handed_out_and_required() {
 }
 
 #[tokio::test]
-async fn each_connection_has_a_ring_of_its_own() {
+async fn each_connection_has_its_own_replay_buffer() {
     let server = server().await;
     let (one, two) = (connect(&server).await, connect(&server).await);
     let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
@@ -52,11 +52,11 @@ async fn each_connection_has_a_ring_of_its_own() {
     assert_eq!(seen.len(), 5);
     let mut other = open(&server, &two).await;
     assert_eq!(other.next().await.unwrap().json()["id"], 1);
-    assert!(other.is_quiet().await, "the other connection sees nothing of it");
+    assert!(other.is_quiet().await, "the other connection receives nothing");
 }
 
 #[tokio::test]
-async fn an_answer_from_the_wrong_connection_is_denied_and_uses_up_the_question() {
+async fn a_response_from_the_wrong_connection_is_denied_and_consumes_the_request() {
     let server = server().await;
     let (one, two) = (connect(&server).await, connect(&server).await);
     let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
@@ -74,13 +74,13 @@ async fn an_answer_from_the_wrong_connection_is_denied_and_uses_up_the_question(
         assert_eq!(post(&server, Some(&one), answer).await.status(), 400);
     };
     tokio::select! {
-        _ = turn => panic!("the question was never answered"),
+        _ = turn => panic!("the request never got a response"),
         () = drive => {}
     }
 }
 
 #[tokio::test]
-async fn delete_forgets_the_connection() {
+async fn delete_removes_the_connection() {
     let server = server().await;
     let id = connect(&server).await;
     let events = open(&server, &id).await;
@@ -88,7 +88,7 @@ async fn delete_forgets_the_connection() {
     let delete = || http.delete(format!("{}/v1/rpc", server.url())).header(HEADER, &id).send();
     assert_eq!(delete().await.unwrap().status(), 204);
     assert!(events.bytes().await.1.is_ok());
-    assert_eq!(delete().await.unwrap().status(), 204, "again is fine");
+    assert_eq!(delete().await.unwrap().status(), 204, "a second DELETE succeeds");
     assert_eq!(post(&server, Some(&id), prompt(1, "s", "x")).await.status(), 404);
 }
 
@@ -102,5 +102,5 @@ async fn a_connection_has_one_stream_at_a_time() {
     assert_eq!(get().await.unwrap().status(), 409);
     drop(first);
     assert!(server.wait_for_streams(|count| count == 0, SOON).await);
-    assert_eq!(get().await.unwrap().status(), 200, "the place is freed");
+    assert_eq!(get().await.unwrap().status(), 200, "the slot is free again");
 }

@@ -70,14 +70,14 @@ async fn processes_agree_with_the_captures() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("srv")).unwrap();
     let server = MockServer::builder().files(root.path()).start().await;
-    // WebSockets have tests of their own.
+    // WebSockets have separate tests.
     let exchanges: Vec<Exchange> = read("17-processes")
         .into_iter()
         .filter(|exchange| !exchange.target.ends_with("/terminal/ws"))
         .collect();
     assert!(exchanges.len() > 30, "{}", exchanges.len());
     for (at, exchange) in exchanges.iter().enumerate() {
-        // Output is read by tasks of their own: what the capture shows has to be there first.
+        // Output is read by separate tasks, so the test waits until the captured output is in the log.
         if exchange.method == "GET" && exchange.target.contains("/proc_1/logs") {
             written(&server, "proc_1", "dGV4dAo=").await;
         }
@@ -94,7 +94,7 @@ async fn written(server: &MockServer, id: &str, data: &str) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(SOON, waiting).await.expect("the output comes");
+    tokio::time::timeout(SOON, waiting).await.expect("the output arrives");
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_delete_of_an_agent_that_does_not_stop_agrees_with_the_capture() {
     let exchanges = read("22-delete-stubborn");
     assert_eq!(exchanges.len(), 4);
     replay_all(&server, &exchanges).await;
-    assert_eq!(*alive.borrow(), 2, "the old agent lives on beside the new one");
+    assert_eq!(*alive.borrow(), 2, "the old agent keeps running beside the new one");
     drop(server);
     let gone = tokio::time::timeout(SOON, alive.wait_for(|alive| *alive == 0));
     assert!(gone.await.is_ok(), "no agent outlives the server");

@@ -13,7 +13,7 @@ fn ended(events: &[Event]) -> Vec<Value> {
     notices.map(|message| message["params"].clone()).collect()
 }
 
-/// Plays `steps`, the last of which kills the agent, and returns what was streamed and the prompt's answer.
+/// Sends a prompt that kills the agent. Returns the events, the response and the session.
 async fn crash(server: &MockServer) -> (Vec<Event>, Value, String) {
     let client = Client::new(server);
     let session = client.session().await;
@@ -51,7 +51,7 @@ async fn every_amount_of_stderr_is_shortened_by_the_head_and_tail_rule() {
 }
 
 #[tokio::test]
-async fn the_way_of_dying_is_told_exactly() {
+async fn the_exit_status_is_reported_exactly() {
     for (status, reason, code, signal, message) in [
         (ExitStatus::Code(0), "completed", Value::Null, Value::Null, Value::Null),
         (
@@ -88,13 +88,13 @@ async fn the_way_of_dying_is_told_exactly() {
 }
 
 #[tokio::test]
-async fn a_crash_in_any_moment_ends_the_session_before_the_prompt_fails() {
+async fn a_crash_at_any_moment_ends_the_session_before_the_prompt_fails() {
     let call = ToolCall::new("t", "Tool");
-    let permission = Permission::new(call.clone()).then(|_| vec![Step::crash(1, ["after the answer"])]);
+    let permission = Permission::new(call.clone()).then(|_| vec![Step::crash(1, ["after the response"])]);
     for (moment, steps) in [
         ("mid-update", vec![Step::Say("one".into()), Step::crash(1, ["x"])]),
         ("tool call", vec![Step::ToolCall(call.clone()), Step::crash(1, ["x"])]),
-        ("permission open", vec![Step::AskPermission(permission)]),
+        ("permission pending", vec![Step::AskPermission(permission)]),
     ] {
         let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
         let client = Client::new(&server);
@@ -108,7 +108,7 @@ async fn a_crash_in_any_moment_ends_the_session_before_the_prompt_fails() {
                 let json = event.json();
                 seen.push(event);
                 if json["method"] == "session/request_permission" {
-                    // The agent is killed while the question is open; nobody answers it.
+                    // The agent is killed while its request is pending.
                     assert!(server.kill_agent("mock"));
                 }
                 if json["id"] == "p" {
@@ -124,11 +124,11 @@ async fn a_crash_in_any_moment_ends_the_session_before_the_prompt_fails() {
 }
 
 #[tokio::test]
-async fn a_crash_between_turns_is_told_without_a_prompt() {
+async fn a_crash_between_turns_is_reported_without_a_prompt() {
     let steps = vec![
         Step::Answer("end_turn".into()),
         Step::Wait(Duration::from_millis(20)),
-        Step::Say("a late word".into()),
+        Step::Say("late text".into()),
         Step::crash(5, ["idle"]),
     ];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
@@ -138,11 +138,11 @@ async fn a_crash_between_turns_is_told_without_a_prompt() {
     assert_eq!(client.result(prompt("p", &session, "go")).await["stopReason"], "end_turn");
     let seen = events.until(|message| message["method"] == "_sandboxagent/session/ended").await;
     assert_eq!(ended(&seen)[0]["data"]["exit_code"], 5);
-    assert_eq!(seen[seen.len() - 2].json()["params"]["update"]["content"]["text"], "a late word");
+    assert_eq!(seen[seen.len() - 2].json()["params"]["update"]["content"]["text"], "late text");
 }
 
 #[tokio::test]
-async fn a_crash_before_the_handshake_answers_fails_the_handshake() {
+async fn a_crash_during_the_handshake_fails_the_handshake() {
     let script = Script::default()
         .on_request(|method, _| (method == "initialize").then(|| vec![Step::crash(1, ["no config"])]));
     let server = MockServer::builder().agent("mock", script).start().await;
@@ -168,10 +168,10 @@ async fn a_crash_ends_every_session_of_the_agent_and_no_other() {
     sessions.pop();
     client.post(prompt("p", &sessions[0], "go")).await;
     let seen = client.stream(None).await.until_response("p").await;
-    let mut told: Vec<String> =
+    let mut ended: Vec<String> =
         ended(&seen).iter().map(|params| params["session_id"].as_str().unwrap().to_owned()).collect();
-    told.sort();
-    assert_eq!(told, sessions);
+    ended.sort();
+    assert_eq!(ended, sessions);
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn after_a_crash_a_load_starts_the_agent_again() {
 }
 
 #[tokio::test]
-async fn the_word_crash_kills_the_agent_for_use_by_hand() {
+async fn the_word_crash_in_a_prompt_kills_the_agent() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;

@@ -1,4 +1,4 @@
-//! The captures of the released server, replayed: what it answered then, the mock answers now.
+//! Replays the captures of the released server and compares the responses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::captured_agent::CapturedAgent;
 use crate::client::{Client, SOON, ids as ids_of, initialize_params, prompt, request};
 use crate::replay::{ids, replay, replay_all};
 
-/// The released server was told to give up on an agent after four seconds.
+/// The request timeout. It was four seconds when the released server was captured.
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// The released server sent a comment after fifteen seconds of silence.
+/// The heartbeat interval. The released server sends a comment after fifteen seconds of silence.
 const HEARTBEAT: Duration = Duration::from_millis(15 * 75);
 
 async fn server() -> MockServer {
@@ -25,7 +25,7 @@ async fn server() -> MockServer {
         .await
 }
 
-/// Replays a capture whose stream was open in the background from its first command on.
+/// Replays a capture whose stream was open during all its commands.
 async fn replay_with_stream(name: &str, stream: &str) {
     let server = server().await;
     let exchanges = read(name);
@@ -85,7 +85,7 @@ async fn a_crash_while_idle_agrees_with_the_capture() {
 }
 
 #[tokio::test]
-async fn garbage_and_doubled_answers_agree_with_the_capture() {
+async fn garbage_and_duplicate_responses_agree_with_the_capture() {
     replay_all(&server().await, &read("10-invalid-stdout")).await;
 }
 
@@ -107,7 +107,7 @@ async fn an_agent_request_agrees_with_the_capture() {
 }
 
 #[tokio::test]
-async fn what_is_left_after_a_flood_agrees_with_the_capture() {
+async fn the_replay_buffer_after_a_flood_agrees_with_the_capture() {
     let server = MockServer::builder().agent("mock", CapturedAgent::default()).start().await;
     let first = Client::at(format!("{}/v1/acp/f1?agent=mock", server.url()));
     first.result(request(1, "initialize", initialize_params())).await;
@@ -128,7 +128,7 @@ async fn what_is_left_after_a_flood_agrees_with_the_capture() {
 
 #[tokio::test]
 async fn colliding_ids_agree_with_the_capture() {
-    // The requests of the capture were given up by their client, not by the server.
+    // In the capture, the client aborted these requests, not the server.
     let server = MockServer::builder().agent("mock", CapturedAgent::default()).start().await;
     let exchanges = read("13-id-collision");
     let (first, rest) = exchanges.split_first().unwrap();
@@ -143,7 +143,7 @@ async fn colliding_ids_agree_with_the_capture() {
 }
 
 #[tokio::test]
-async fn odd_ids_heads_and_paths_agree_with_the_captures() {
+async fn unusual_ids_headers_and_paths_agree_with_the_captures() {
     let server = server().await;
     let kept = |exchange: &Exchange| {
         let target = exchange.target.as_str();

@@ -3,9 +3,9 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, ids, prompt};
 
-/// A server whose ring holds events 1 to 6, the last of them the response to `p`.
+/// Returns a server whose replay buffer holds events 1 to 6. The last is the response to `p`.
 async fn with_six_events() -> (MockServer, Client, String) {
-    let server = MockServer::builder().ring(8).start().await;
+    let server = MockServer::builder().replay_buffer(8).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     client.result(prompt("p", &session, "hello there")).await;
@@ -14,7 +14,7 @@ async fn with_six_events() -> (MockServer, Client, String) {
 }
 
 #[tokio::test]
-async fn a_hole_leaves_one_id_out_once_or_for_ever() {
+async fn a_hole_skips_one_id_once_or_always() {
     let (server, client, _) = with_six_events().await;
     server.inject(Fault::Hole { id: 3 }.times(1));
     assert_eq!(ids(&client.stream(None).await.until_response("p").await), [1, 2, 4, 5, 6]);
@@ -36,7 +36,7 @@ async fn a_repeat_sends_one_event_twice() {
 }
 
 #[tokio::test]
-async fn a_reset_sequence_counts_from_one_on_an_open_stream() {
+async fn a_reset_sequence_restarts_ids_at_one_on_an_open_stream() {
     let (server, client, session) = with_six_events().await;
     let mut events = client.stream(None).await;
     events.until_response("p").await;
@@ -50,17 +50,17 @@ async fn an_overflow_shows_as_a_jump_in_the_ids() {
     let (server, client, session) = with_six_events().await;
     let mut open = client.stream(None).await;
     open.until_response("p").await;
-    server.inject(Fault::RingOverflow);
+    server.inject(Fault::ReplayBufferOverflow);
     client.result(prompt("q", &session, "x")).await;
     let seen = ids(&client.stream(Some(6)).await.until_response("q").await);
-    assert!(seen[0] > 7, "a late reader finds a gap: {seen:?}");
+    assert!(seen[0] > 7, "a late reader sees a gap: {seen:?}");
     assert_eq!(*seen.last().unwrap(), server.last_event_id());
-    assert!(ids(&open.until_response("q").await)[0] > 7, "an open stream finds it too");
+    assert!(ids(&open.until_response("q").await)[0] > 7, "an open stream sees it too");
 }
 
 #[tokio::test]
-async fn a_stale_ring_holds_old_answers_and_an_old_question() {
-    let server = MockServer::builder().fault(Fault::StaleRing { count: 3 }).start().await;
+async fn a_stale_replay_buffer_has_old_responses_and_an_old_request() {
+    let server = MockServer::builder().fault(Fault::StaleReplayBuffer { count: 3 }).start().await;
     let client = Client::new(&server);
     let seen =
         client.stream(None).await.until(|message| message["method"] == "session/request_permission").await;
@@ -68,7 +68,7 @@ async fn a_stale_ring_holds_old_answers_and_an_old_question() {
     assert_eq!(old[..4], [json!(0), json!("0"), json!(1), json!("1")]);
     assert_eq!(old.len(), 9);
     let (status, _) = client.post(json!({ "jsonrpc": "2.0", "id": old[8], "result": {} })).await;
-    assert_eq!(status, 400, "nobody waits for the answer");
+    assert_eq!(status, 400, "no agent waits for the response");
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn an_oversize_event_arrives_whole() {
 }
 
 #[tokio::test]
-async fn an_event_can_hold_json_that_is_no_object() {
+async fn an_event_can_contain_json_that_is_not_an_object() {
     let server = MockServer::start().await;
     for text in ["42", "[1,2,3]", "\"text\"", "null"] {
         server.inject(Fault::NonObjectEvent(text.into()));
@@ -92,7 +92,7 @@ async fn an_event_can_hold_json_that_is_no_object() {
 }
 
 #[tokio::test]
-async fn an_event_can_hold_text_that_is_no_json() {
+async fn an_event_can_contain_text_that_is_not_json() {
     let server = MockServer::start().await;
     server.inject(Fault::MalformedEvent("{\"jsonrpc\":".into()));
     let event = Client::new(&server).stream(None).await.next().await.unwrap();
@@ -100,7 +100,7 @@ async fn an_event_can_hold_text_that_is_no_json() {
 }
 
 #[tokio::test]
-async fn an_event_can_hold_a_byte_that_is_not_utf8() {
+async fn an_event_can_contain_invalid_utf8() {
     let server = MockServer::start().await;
     server.inject(Fault::InvalidUtf8Event);
     let seen = Client::new(&server).stream(None).await.at_least(30).await;

@@ -12,7 +12,7 @@ mod crashes;
 mod fidelity;
 #[path = "../http_client/mod.rs"]
 mod http_client;
-mod life;
+mod lifecycle;
 mod log_faults;
 mod npm;
 mod official;

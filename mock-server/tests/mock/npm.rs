@@ -1,4 +1,4 @@
-//! Clients nobody here wrote, from npm, run against the server.
+//! Runs independent clients from npm against the server.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,13 +11,13 @@ use tokio::sync::OnceCell;
 
 const PACKAGES: [&str; 2] = ["acp-http-client@0.4.2", "sandbox-agent@0.4.2"];
 
-/// How long fetching the packages may take.
+/// The timeout of installing the packages.
 const FETCH_LIMIT: Duration = Duration::from_secs(240);
 
-/// How long one script may take; it includes the clients' own two seconds for a DELETE that hangs.
+/// The timeout of one script. It includes the two seconds that the clients wait for a hanging DELETE.
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 
-/// The folder with the packages, fetched once; none where they cannot be had.
+/// Returns the folder with the packages, installed once; `None` if npm or the network is unavailable.
 async fn packages() -> Option<&'static PathBuf> {
     static FETCHED: OnceCell<Result<PathBuf, String>> = OnceCell::const_new();
     match FETCHED.get_or_init(fetch).await {
@@ -54,10 +54,10 @@ async fn fetch() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Runs one of the scripts beside the packages and returns what it printed.
+/// Runs a script with the packages and returns its output.
 async fn run(folder: &Path, script: &str, arguments: &[&str]) -> Value {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/npm").join(script);
-    // The packages are found from where the script lies.
+    // Node resolves packages from the directory of the script.
     let copy = folder.join(script);
     let part = folder.join(format!("{script}.{}.{}", std::process::id(), arguments.len()));
     std::fs::copy(source, &part).unwrap();

@@ -45,7 +45,7 @@ impl Peer {
         Events::new(response)
     }
 
-    /// Initialises, opens the connection stream and makes a session.
+    /// Initialises, opens the connection stream and creates a session.
     async fn session(&mut self) -> (Events, String) {
         let response = self.call(Method::POST, None, Some(initialize().to_string())).await;
         assert_eq!(response.status(), 200);
@@ -77,7 +77,7 @@ async fn a_turn_travels_on_the_stream_of_its_session() {
 }
 
 #[tokio::test]
-async fn a_mailbox_waits_for_its_reader_and_goes_on_where_it_stands() {
+async fn a_mailbox_queues_messages_and_continues_with_the_next_reader() {
     let server = MockServer::start().await;
     let mut peer = Peer::new(&server);
     let (_connection, session) = peer.session().await;
@@ -86,7 +86,7 @@ async fn a_mailbox_waits_for_its_reader_and_goes_on_where_it_stands() {
     let (first, _) = peer.stream(Some(&session)).await.bytes().await;
     assert_eq!(first.len(), 200);
     let rest = peer.stream(Some(&session)).await.until(|message| message["id"] == 3).await;
-    assert!(rest.len() >= 3, "only what was handed to the dying socket is lost: {rest:?}");
+    assert!(rest.len() >= 3, "only data in the buffer of the closed socket is lost: {rest:?}");
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_stream_has_one_reader_at_a_time() {
     assert_eq!(second.text().await.unwrap(), "outbound stream already has a subscriber");
     drop(connection);
     assert!(server.wait_for_streams(|count| count == 0, SOON).await);
-    assert_eq!(peer.call(Method::GET, None, None).await.status(), 200, "the place is freed");
+    assert_eq!(peer.call(Method::GET, None, None).await.status(), 200, "the slot is free again");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn delete_ends_the_connection_and_its_streams() {
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_takes_the_connection_with_it() {
+async fn a_connection_ends_with_its_agent() {
     let server =
         MockServer::builder().agent("mock", Script::steps(vec![Step::crash(1, ["boom"])])).start().await;
     let mut peer = Peer::new(&server);
@@ -157,7 +157,7 @@ async fn an_agent_that_dies_takes_the_connection_with_it() {
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_before_it_answers_is_an_internal_error() {
+async fn an_agent_that_dies_before_its_response_is_an_internal_error() {
     let script = Script::default()
         .on_request(|method, _| (method == "initialize").then(|| vec![Step::crash(1, ["no config"])]));
     let server = MockServer::builder().agent("mock", script).start().await;
@@ -165,7 +165,7 @@ async fn an_agent_that_dies_before_it_answers_is_an_internal_error() {
 }
 
 #[tokio::test]
-async fn a_refused_initialize_leaves_no_connection() {
+async fn a_rejected_initialize_leaves_no_connection() {
     let script = Script::default().on_request(|method, _| {
         let refusal = Step::Fail { code: -32000, message: "log in first".into(), data: None };
         (method == "initialize").then(|| vec![refusal])
@@ -189,11 +189,11 @@ async fn streams_of_sessions_that_do_not_exist_yet_are_limited() {
     early.pop();
     assert!(server.wait_for_streams(|count| count == 16, SOON).await);
     let another = peer.call(Method::GET, Some("another"), None).await;
-    assert_eq!(another.status(), 200, "a closed stream frees its place");
+    assert_eq!(another.status(), 200, "a closed stream frees its slot");
 }
 
 #[tokio::test]
-async fn a_load_streams_its_history_before_its_answer_on_the_session_stream() {
+async fn a_load_streams_its_history_before_its_response_on_the_session_stream() {
     let history = |_: &str| {
         vec![json!({ "sessionUpdate": "user_message_chunk", "content": { "type": "text", "text": "old" } })]
     };
@@ -209,7 +209,7 @@ async fn a_load_streams_its_history_before_its_answer_on_the_session_stream() {
 }
 
 #[tokio::test]
-async fn a_closed_session_answers_on_its_stream_and_is_forgotten() {
+async fn closing_a_session_responds_on_its_stream_and_removes_it() {
     let server = MockServer::start().await;
     let mut peer = Peer::new(&server);
     let (_connection, session) = peer.session().await;
@@ -233,7 +233,7 @@ async fn the_cookie_set_at_initialize_is_required_when_it_is_sticky() {
 }
 
 #[tokio::test]
-async fn a_strict_server_wants_the_session_header_on_answers() {
+async fn a_strict_server_requires_the_session_header_on_responses() {
     let server = MockServer::builder().strict_session_header(true).start().await;
     let mut peer = Peer::new(&server);
     let (_connection, session) = peer.session().await;
@@ -251,7 +251,7 @@ async fn a_strict_server_wants_the_session_header_on_answers() {
 }
 
 #[tokio::test]
-async fn http_two_with_prior_knowledge_works_on_every_face() {
+async fn http_two_with_prior_knowledge_works_on_every_endpoint() {
     let server = MockServer::start().await;
     let http = crate::http_client::builder().http2_prior_knowledge().build().unwrap();
     let mut peer = Peer { http: http.clone(), ..Peer::new(&server) };
@@ -266,7 +266,7 @@ async fn http_two_with_prior_knowledge_works_on_every_face() {
 }
 
 #[tokio::test]
-async fn a_body_is_taken_up_to_sixteen_mebibytes() {
+async fn a_body_of_up_to_sixteen_mebibytes_is_accepted() {
     let server = MockServer::builder().default_agent("mock").start().await;
     let peer = Peer::new(&server);
     for (size, status) in [(15 << 20, 200), (17 << 20, 413)] {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client::{Client, QUIET, SOON, ids, prompt, request};
 
-/// Whether the connection was reset by the other side.
+/// Returns whether the peer reset the connection.
 fn was_reset(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
@@ -20,7 +20,7 @@ fn was_reset(error: &reqwest::Error) -> bool {
 }
 
 #[tokio::test]
-async fn a_forced_status_is_sent_as_it_is_and_nothing_is_executed() {
+async fn a_forced_status_is_sent_unchanged_and_nothing_is_executed() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -61,7 +61,7 @@ async fn a_forced_status_can_carry_a_body_and_headers_and_still_execute() {
 }
 
 #[tokio::test]
-async fn a_hanging_post_is_executed_and_never_answered() {
+async fn a_hanging_post_is_executed_and_gets_no_response() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -112,23 +112,23 @@ async fn a_reset_after_the_body_was_read_executes_or_not() {
 }
 
 #[tokio::test]
-async fn an_answer_can_come_on_the_stream_only() {
+async fn a_response_can_arrive_on_the_stream_only() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let mut events = client.stream(None).await;
-    server.inject(Fault::AnswerOnStreamOnly.on_method("session/prompt").times(1));
+    server.inject(Fault::ResponseOnStreamOnly.on_method("session/prompt").times(1));
     let (status, body) = client.post(prompt("p", &session, "hello")).await;
     assert_eq!((status, body), (202, json!(null)));
     assert_eq!(events.until_response("p").await.last().unwrap().json()["result"]["stopReason"], "end_turn");
 }
 
 #[tokio::test]
-async fn an_answer_can_come_in_the_body_only() {
+async fn a_response_can_arrive_in_the_body_only() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
-    server.inject(Fault::AnswerInBodyOnly.on_method("session/prompt").times(1));
+    server.inject(Fault::ResponseInBodyOnly.on_method("session/prompt").times(1));
     assert_eq!(client.result(prompt("p", &session, "hello")).await["stopReason"], "end_turn");
     client.result(prompt("q", &session, "again")).await;
     let seen = client.stream(None).await.until_response("q").await;
@@ -152,7 +152,7 @@ async fn the_body_can_overtake_its_updates() {
 }
 
 #[tokio::test]
-async fn a_post_can_be_answered_by_a_page_of_html() {
+async fn the_response_to_a_post_can_be_an_html_page() {
     let server = MockServer::builder().fault(Fault::HtmlBody.times(1)).start().await;
     let client = Client::new(&server);
     let response = client.send(&request(1, "initialize", json!({}))).await.unwrap();
@@ -175,7 +175,7 @@ async fn any_request_can_be_redirected() {
 }
 
 #[tokio::test]
-async fn a_token_expires_after_some_requests_and_a_new_one_is_let_in() {
+async fn a_token_expires_after_some_requests_and_a_new_one_is_accepted() {
     let server =
         MockServer::builder().token("old").fault(Fault::TokenExpiresAfter { requests: 2 }).start().await;
     let status = async |token: &str| {
@@ -197,7 +197,7 @@ async fn a_token_expires_after_some_requests_and_a_new_one_is_let_in() {
 #[tokio::test]
 async fn a_slow_start_holds_requests_and_then_serves_them() {
     let delay = Duration::from_millis(150);
-    // The delay counts from the start of the server, which is not before this.
+    // The delay counts from the start of the server, which is later than this.
     let started = Instant::now();
     let server = MockServer::builder().fault(Fault::SlowStart { delay }).start().await;
     Client::new(&server).session().await;
@@ -222,7 +222,7 @@ async fn a_delete_can_hang_although_it_was_executed() {
 }
 
 #[tokio::test]
-async fn a_fault_can_skip_strike_a_path_and_be_lifted() {
+async fn a_fault_can_skip_matches_be_limited_to_a_path_and_be_deactivated() {
     let server =
         MockServer::builder().agent("mock", Script::steps(vec![Step::Say("x".into())])).start().await;
     let client = Client::new(&server);

@@ -14,7 +14,7 @@ fn program() -> Command {
     command
 }
 
-/// A running program on a free port, with the lines it prints.
+/// Starts the program on a free port. Returns its output lines and a client.
 async fn started(arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>, Client) {
     let mut command = program();
     command.args(["--port", "0"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -50,7 +50,7 @@ async fn help_and_scenarios_are_printed() {
 }
 
 #[tokio::test]
-async fn both_signals_end_it_in_good_order_and_suspend_the_sessions() {
+async fn both_signals_shut_it_down_gracefully_and_suspend_sessions() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (mut child, mut lines, client) = started(&[]).await;
         client.session().await;
@@ -64,7 +64,7 @@ async fn both_signals_end_it_in_good_order_and_suspend_the_sessions() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_and_fails() {
+async fn a_port_in_use_is_reported_as_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = program().args(["--port", &port]).output().await.unwrap();
@@ -73,7 +73,7 @@ async fn a_taken_port_is_told_and_fails() {
 }
 
 #[tokio::test]
-async fn a_scenario_and_a_token_are_in_force_and_the_log_is_readable() {
+async fn a_scenario_and_a_token_take_effect_and_the_log_is_readable() {
     let (mut child, _lines, client) = started(&["--scenario", "crash", "--token", "T"]).await;
     assert_eq!(client.post(request(1, "initialize", initialize_params())).await.0, 401);
     let token = client.http.post(&client.url).bearer_auth("T").header("content-type", "application/json");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Event, QUIET, SOON, ids, prompt, request};
 
-/// A short stand-in for the released server's two minutes.
+/// The request timeout, which is two minutes in the released server.
 const LIMIT: Duration = Duration::from_millis(300);
 
 fn initialize() -> Value {
@@ -16,7 +16,7 @@ fn at(server: &MockServer, path: &str) -> Client {
     Client::at(format!("{}/v1/acp{path}", server.url()))
 }
 
-/// A client of the server id `s`, and a session in it.
+/// Returns a client of the server id `s`, and a session.
 async fn started(server: &MockServer) -> (Client, String) {
     at(server, "/s?agent=mock").result(initialize()).await;
     let client = at(server, "/s");
@@ -29,7 +29,7 @@ fn kind(problem: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn every_answer_comes_in_the_body_and_on_the_stream() {
+async fn every_response_arrives_in_the_body_and_on_the_stream() {
     let server = MockServer::start().await;
     let (client, session) = started(&server).await;
     let mut events = client.stream(None).await;
@@ -55,7 +55,7 @@ async fn the_first_post_names_the_agent_and_later_ones_may_not_name_another() {
 }
 
 #[tokio::test]
-async fn an_unknown_server_has_no_stream_and_is_deleted_all_the_same() {
+async fn an_unknown_server_has_no_stream_and_can_be_deleted() {
     let server = MockServer::start().await;
     let client = at(&server, "/none");
     let response = client.get(None).await;
@@ -90,13 +90,13 @@ async fn a_crash_is_on_the_stream_at_once_and_in_the_body_after_the_limit() {
 }
 
 #[tokio::test]
-async fn a_deleted_id_starts_again_with_a_new_agent_and_counts_from_one() {
+async fn a_deleted_id_gets_a_new_agent_and_event_ids_from_one() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Exit(0)])).start().await;
     let (client, session) = started(&server).await;
     let mut events = client.stream(None).await;
     let message = prompt(3, &session, "exit");
     tokio::select! {
-        _ = client.send(&message) => panic!("the post waits for the limit"),
+        _ = client.send(&message) => panic!("the POST hangs until the timeout"),
         _ = events.until(|message| message["method"] == "_adapter/agent_exited") => {}
     }
     assert_eq!(client.http.delete(&client.url).send().await.unwrap().status(), 204);
@@ -106,7 +106,7 @@ async fn a_deleted_id_starts_again_with_a_new_agent_and_counts_from_one() {
 }
 
 #[tokio::test]
-async fn a_silent_agent_keeps_its_post_beyond_the_limit() {
+async fn a_post_to_a_silent_agent_hangs_beyond_the_timeout() {
     let script = Script::new(|turn| match turn.text.as_str() {
         "late" => vec![Step::Wait(LIMIT * 2)],
         _ => vec![Step::Say("here".into())],
@@ -121,12 +121,12 @@ async fn a_silent_agent_keeps_its_post_beyond_the_limit() {
         answer = &mut late => panic!("answered: {answer:?}"),
         seen = events.until(|message| message["id"] == 3) => assert_eq!(ids(&seen), [1, 2, 3]),
     }
-    assert!(tokio::time::timeout(QUIET, late).await.is_err(), "the answer is on the stream only");
+    assert!(tokio::time::timeout(QUIET, late).await.is_err(), "the response is on the stream only");
     assert_eq!(client.post(prompt(4, &session, "soon")).await.0, 200);
 }
 
 #[tokio::test]
-async fn without_the_quirks_a_silent_agent_is_a_timeout_and_a_dead_one_is_told_at_once() {
+async fn without_the_quirks_a_silent_agent_is_a_timeout_and_a_dead_one_is_reported_at_once() {
     let script = Script::new(|turn| match turn.text.as_str() {
         "die" => vec![Step::crash(3, ["boom"])],
         _ => vec![Step::Hang],
@@ -160,7 +160,7 @@ async fn a_delete_of_a_live_agent_hangs_and_stops_it_when_the_client_gives_up() 
 }
 
 #[tokio::test]
-async fn without_the_quirks_a_delete_is_answered() {
+async fn without_the_quirks_a_delete_gets_a_response() {
     let server = MockServer::builder().released_quirks(false).start().await;
     let (client, _) = started(&server).await;
     let delete = tokio::time::timeout(SOON, client.http.delete(&client.url).send()).await.unwrap();
@@ -168,7 +168,7 @@ async fn without_the_quirks_a_delete_is_answered() {
 }
 
 #[tokio::test]
-async fn two_posts_with_one_id_both_hang_while_both_answers_are_on_the_stream() {
+async fn two_posts_with_one_id_both_hang_while_both_responses_are_on_the_stream() {
     let script = Script::new(|_| vec![Step::Wait(Duration::from_millis(60))]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let (client, session) = started(&server).await;
@@ -184,7 +184,7 @@ async fn two_posts_with_one_id_both_hang_while_both_answers_are_on_the_stream() 
 }
 
 #[tokio::test]
-async fn an_error_carries_the_last_words_in_the_body_only() {
+async fn an_error_has_the_last_stderr_lines_in_the_body_only() {
     let script = Script::new(|turn| {
         let data = (turn.text == "data").then(|| json!("a string"));
         vec![
@@ -204,7 +204,7 @@ async fn an_error_carries_the_last_words_in_the_body_only() {
 }
 
 #[tokio::test]
-async fn garbage_and_odd_values_pass_as_the_released_server_shows_them() {
+async fn garbage_and_unusual_values_are_published_like_the_released_server() {
     let script = Script::steps(vec![
         Step::Garbage("this is not json".into()),
         Step::Raw(json!([1, 2, 3])),
@@ -224,7 +224,7 @@ async fn garbage_and_odd_values_pass_as_the_released_server_shows_them() {
 }
 
 #[tokio::test]
-async fn an_agent_request_is_answered_by_a_post_with_its_own_id() {
+async fn a_post_with_its_id_responds_to_an_agent_request() {
     let server = MockServer::start().await;
     let (client, session) = started(&server).await;
     let mut events = client.stream(Some(2)).await;
@@ -236,7 +236,7 @@ async fn an_agent_request_is_answered_by_a_post_with_its_own_id() {
         let answer = json!({ "jsonrpc": "2.0", "id": id, "result": outcome });
         assert_eq!(client.post(answer).await.0, 202);
         let unknown = json!({ "jsonrpc": "2.0", "id": "perm-404", "result": {} });
-        assert_eq!(client.post(unknown).await.0, 202, "an unknown answer is not diagnosed");
+        assert_eq!(client.post(unknown).await.0, 202, "an unknown response id is not an error");
     };
     let ((status, _), ()) = tokio::join!(client.post(message), drive);
     assert_eq!(status, 200);
@@ -244,10 +244,10 @@ async fn an_agent_request_is_answered_by_a_post_with_its_own_id() {
 }
 
 #[tokio::test]
-async fn faults_strike_here_too() {
+async fn faults_apply_here_too() {
     let server = MockServer::start().await;
     let (client, session) = started(&server).await;
-    server.inject(Fault::AnswerInBodyOnly.on_method("session/prompt").times(1));
+    server.inject(Fault::ResponseInBodyOnly.on_method("session/prompt").times(1));
     server.inject(Fault::Hole { id: 3 }.times(1));
     client.result(prompt(3, &session, "x")).await;
     client.result(prompt(4, &session, "y")).await;
@@ -257,7 +257,7 @@ async fn faults_strike_here_too() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_installed_is_refused_or_installed_or_missing() {
+async fn an_agent_that_is_not_installed_is_rejected_or_installed_or_missing() {
     let build = || MockServer::builder().agent("mock", Script::default().installed(false));
     let server = build().start().await;
     let (status, problem) = at(&server, "/a?agent=mock").post(initialize()).await;
@@ -266,7 +266,7 @@ async fn an_agent_that_is_not_installed_is_refused_or_installed_or_missing() {
     assert_eq!(
         at(&server, "/b?agent=codex").post(initialize()).await.0,
         200,
-        "codex is installed on the way"
+        "codex is installed automatically"
     );
     let strict = build().require_preinstall(true).start().await;
     let (status, problem) = at(&strict, "/c?agent=codex").post(initialize()).await;
@@ -280,13 +280,13 @@ async fn reqwest_get(url: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_test_can_speak_and_kill_in_place_of_the_agent() {
+async fn a_test_can_publish_for_the_agent_and_kill_it() {
     let server = MockServer::start().await;
     let (client, _) = started(&server).await;
     let mut events = client.stream(Some(2)).await;
     assert!(server.emit_to("s", json!({ "jsonrpc": "2.0", "method": "_test/hello" })));
     assert!(server.kill_agent_of("s"));
-    assert!(!server.emit_to("nobody", json!({})) && !server.kill_agent_of("nobody"));
+    assert!(!server.emit_to("unknown", json!({})) && !server.kill_agent_of("nobody"));
     assert_eq!(events.next().await.unwrap().json()["method"], "_test/hello");
     let exited = events.next().await.unwrap().json();
     assert_eq!(exited["params"], json!({ "code": null, "success": false }));

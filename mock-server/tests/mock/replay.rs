@@ -1,4 +1,4 @@
-//! Sends captured requests and compares the answers.
+//! Sends captured requests and compares the responses.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::capture::{Answer, Exchange};
 use crate::captured_agent::SECOND;
 use crate::client::SOON;
 
-/// Sends one captured request. None when no answer came in as many of the agent's seconds as the capture
-/// waited.
+/// Sends one captured request. `None` if no response arrives within the captured timeout, scaled to the speed of
+/// the agent.
 async fn send(server: &MockServer, exchange: &Exchange) -> Option<reqwest::Response> {
     let http = crate::http_client::builder().build().unwrap();
     let method = exchange.method.parse::<reqwest::Method>().unwrap();
@@ -26,14 +26,14 @@ async fn send(server: &MockServer, exchange: &Exchange) -> Option<reqwest::Respo
             None => body.clone().into_bytes(),
         });
     }
-    let patience = match (&exchange.answer, exchange.patience) {
+    let timeout = match (&exchange.answer, exchange.timeout) {
         (None, Some(seconds)) => SECOND.mul_f64(seconds),
         _ => SOON,
     };
-    tokio::time::timeout(patience, request.send()).await.ok().map(Result::unwrap)
+    tokio::time::timeout(timeout, request.send()).await.ok().map(Result::unwrap)
 }
 
-/// Sends one captured request and checks that the answer is the captured one.
+/// Sends one captured request and compares the response with the captured one.
 pub(crate) async fn replay(server: &MockServer, exchange: &Exchange, ids: &BTreeSet<String>) {
     let response = send(server, exchange).await;
     let (response, answer) = match (response, &exchange.answer) {
@@ -44,7 +44,7 @@ pub(crate) async fn replay(server: &MockServer, exchange: &Exchange, ids: &BTree
     assert_eq!(response.status().as_u16(), answer.status, "{exchange:?}");
     let expected = placed(&answer.body);
     let normal = normalised(&expected, ids);
-    // The paths of a capture were rewritten after its lengths were taken.
+    // Paths were replaced in the captured body but not in its content length.
     let without_length = normal.is_some() || answer.body.contains("/srv/test");
     let seen = headers(response.headers(), without_length);
     assert_eq!(seen, expected_headers(answer, without_length), "{exchange:?}");
@@ -60,7 +60,7 @@ pub(crate) async fn replay(server: &MockServer, exchange: &Exchange, ids: &BTree
     }
 }
 
-/// As much of a stream as the capture has, or all of it if it ended.
+/// Reads as much of a stream as the capture has, or all of it if it ended.
 async fn stream_body(response: reqwest::Response, exchange: &Exchange, answer: &Answer) -> String {
     let mut stream = response.bytes_stream();
     let mut body = Vec::new();
@@ -73,14 +73,14 @@ async fn stream_body(response: reqwest::Response, exchange: &Exchange, answer: &
     String::from_utf8(body).unwrap().trim_end_matches('\n').to_owned()
 }
 
-/// A captured text with the places of the mock: its binaries, and its home, which is the root.
+/// Replaces captured paths by those of the mock: the agents' directory, and the home directory, which is the root.
 fn placed(text: &str) -> String {
     let text = text.replace("/srv/test/data3/", "/srv/test/data/");
     text.replace("/srv/test/data/sandbox-agent/", "/opt/sandbox-agent/").replace("/srv/test/data/home/", "/")
 }
 
-/// JSON without what differs from run to run: times, the sizes of directories, the order of their entries,
-/// and servers of other captures. None when the text has nothing of the kind.
+/// Normalises JSON that differs from run to run: times, directory sizes and entry order, servers of other captures.
+/// `None` if the text contains nothing of that kind.
 fn normalised(text: &str, ids: &BTreeSet<String>) -> Option<Value> {
     let mut value: Value = serde_json::from_str(text.trim()).ok()?;
     if let Some(servers) = value.get_mut("servers").and_then(Value::as_array_mut) {
@@ -107,7 +107,7 @@ fn normalised(text: &str, ids: &BTreeSet<String>) -> Option<Value> {
     Some(value)
 }
 
-/// Replaces the numbers and times of processes, of their logs and of commands by zero. Returns whether there were any.
+/// Replaces process ids, sequence numbers and times by zero. Returns whether there were any.
 fn normalise_process(value: &mut Value) -> bool {
     let mut changed = false;
     for name in ["pid", "createdAtMs", "exitedAtMs", "timestampMs", "durationMs"] {
@@ -124,7 +124,7 @@ fn normalise_process(value: &mut Value) -> bool {
     changed
 }
 
-/// Events of a log without their times.
+/// Removes the times from log events.
 fn without_times(events: &str) -> String {
     let lines = events.lines().map(|line| match line.strip_prefix("data: ").map(serde_json::from_str) {
         Some(Ok(mut entry)) => {
@@ -136,7 +136,7 @@ fn without_times(events: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Keeps the form of an entry's time and forgets which it was.
+/// Replaces the time of an entry by a placeholder of the same format.
 fn normalise_entry(entry: &mut Value) {
     let modified = entry["modified"].as_str().unwrap_or_default();
     entry["modified"] = modified.replace(|char: char| char.is_ascii_digit(), "0").into();
@@ -145,7 +145,7 @@ fn normalise_entry(entry: &mut Value) {
     }
 }
 
-/// The headers that matter: all but the date, and the length only of bodies that are compared as they are.
+/// Returns the headers to compare: all except the date, and the length only if the body is compared unchanged.
 fn headers(headers: &reqwest::header::HeaderMap, without_length: bool) -> Vec<(String, String)> {
     let all = headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
     relevant(all, without_length)

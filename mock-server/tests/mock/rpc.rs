@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, ids, initialize_params, prompt, request};
 
 #[tokio::test]
-async fn a_prompt_streams_its_updates_then_its_response_and_answers_in_the_body() {
+async fn a_prompt_streams_its_updates_then_its_response_and_responds_in_the_body() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -65,7 +65,7 @@ fn kind(problem: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_with_the_right_problem() {
+async fn invalid_input_is_rejected_with_the_right_problem() {
     let server = MockServer::builder().body_limit(1000).start().await;
     let client = Client::new(&server);
     let post = async |content_type: &str, accept: &str, body: String| {
@@ -107,7 +107,7 @@ async fn bad_input_is_refused_with_the_right_problem() {
 }
 
 #[tokio::test]
-async fn every_route_wants_the_token_and_unknown_paths_are_unknown_all_the_same() {
+async fn every_route_requires_the_token_and_unknown_paths_are_not_found() {
     let server = MockServer::builder().token("secret").start().await;
     let http = Client::new(&server).http;
     let status = async |path: &str, token: Option<&str>| {
@@ -128,7 +128,7 @@ async fn every_route_wants_the_token_and_unknown_paths_are_unknown_all_the_same(
 }
 
 #[tokio::test]
-async fn an_agent_silent_past_the_limit_is_a_timeout_and_its_late_answer_is_on_the_stream() {
+async fn an_agent_silent_past_the_limit_is_a_timeout_and_its_late_response_is_on_the_stream() {
     let late = std::time::Duration::from_millis(200);
     let server = MockServer::builder()
         .agent("mock", Script::steps(vec![Step::Wait(late)]))
@@ -144,7 +144,7 @@ async fn an_agent_silent_past_the_limit_is_a_timeout_and_its_late_answer_is_on_t
 }
 
 #[tokio::test]
-async fn a_notification_and_an_answer_are_accepted_without_a_body() {
+async fn a_notification_and_a_response_are_accepted_without_a_body() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -154,7 +154,7 @@ async fn a_notification_and_an_answer_are_accepted_without_a_body() {
     let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "fine": true } });
     assert_eq!(client.post(answer.clone()).await, (202, Value::Null));
     let (status, problem) = client.post(answer).await;
-    assert_eq!((status, kind(&problem)), (400, "invalid_request"), "the first answer wins");
+    assert_eq!((status, kind(&problem)), (400, "invalid_request"), "the first response wins");
     assert_eq!(server.answers()[0].result(), &json!({ "fine": true }));
 }
 
@@ -169,7 +169,7 @@ async fn delete_ends_the_streams_and_nothing_else() {
         assert_eq!(client.http.delete(&client.url).send().await.unwrap().status(), 204);
     }
     assert!(events.bytes().await.1.is_ok(), "the stream ends cleanly");
-    // What the agent asked can still be answered, and late readers get what was there before.
+    // Pending agent requests still accept a response, and late readers get the replay buffer.
     assert_eq!(client.post(json!({ "jsonrpc": "2.0", "id": asked, "result": {} })).await.0, 202);
     client.result(prompt("p", &session, "again")).await;
     let seen = client.stream(None).await.until_response("p").await;
@@ -177,8 +177,8 @@ async fn delete_ends_the_streams_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn every_stream_sees_every_message_and_replay_meets_live_without_hole_or_repeat() {
-    let server = MockServer::builder().ring(100_000).start().await;
+async fn every_stream_gets_every_message_once_across_replay_and_live_delivery() {
+    let server = MockServer::builder().replay_buffer(100_000).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let mut late = Vec::new();
@@ -203,8 +203,8 @@ async fn every_stream_sees_every_message_and_replay_meets_live_without_hole_or_r
 }
 
 #[tokio::test]
-async fn a_slow_reader_finds_a_jump_in_the_ids_and_memory_stays_with_the_ring() {
-    let server = MockServer::builder().ring(64).start().await;
+async fn a_slow_reader_sees_a_jump_in_the_ids_and_memory_stays_bounded() {
+    let server = MockServer::builder().replay_buffer(64).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let mut slow = client.stream(None).await;
@@ -214,13 +214,13 @@ async fn a_slow_reader_finds_a_jump_in_the_ids_and_memory_stays_with_the_ring() 
     }
     server.emit(json!({ "jsonrpc": "2.0", "method": "end" }));
     let seen = ids(&slow.until(|message| message["method"] == "end").await);
-    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "ids only grow");
-    assert!((seen.len() as u64) < server.last_event_id(), "some were passed by");
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "ids increase");
+    assert!((seen.len() as u64) < server.last_event_id(), "some events were skipped");
     assert_eq!(*seen.last().unwrap(), server.last_event_id());
 }
 
 #[tokio::test]
-async fn garbage_becomes_an_unparsed_notice_and_odd_values_pass() {
+async fn garbage_becomes_an_unparsed_notification_and_unusual_values_are_forwarded() {
     let script = Script::steps(vec![Step::Garbage("not json at all".into()), Step::Raw(json!([1, 2, 3]))]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = Client::new(&server);
@@ -233,7 +233,7 @@ async fn garbage_becomes_an_unparsed_notice_and_odd_values_pass() {
 }
 
 #[tokio::test]
-async fn a_load_replays_its_history_before_it_answers() {
+async fn a_load_replays_its_history_before_its_response() {
     let history = |session: &str| {
         let text = format!("history of {session}");
         vec![json!({ "sessionUpdate": "user_message_chunk", "content": { "type": "text", "text": text } })]
@@ -275,7 +275,7 @@ async fn a_cancel_ends_the_turn_as_cancelled_and_a_revoked_request_fails() {
 }
 
 #[tokio::test]
-async fn answers_go_where_the_server_was_told_to_send_them() {
+async fn responses_arrive_where_the_server_is_configured_to_send_them() {
     let meta = json!({ "sandboxagent.dev": { "agent": "mock" } });
     let new = request("new", "session/new", json!({ "cwd": "/", "mcpServers": [], "_meta": meta }));
     let body_only = MockServer::builder().echo(Echo::BodyOnly).start().await;
@@ -292,7 +292,7 @@ async fn answers_go_where_the_server_was_told_to_send_them() {
 }
 
 #[tokio::test]
-async fn a_default_agent_stands_in_for_one_that_is_not_named() {
+async fn the_default_agent_serves_requests_that_name_none() {
     let server = MockServer::builder().default_agent("mock").start().await;
     let client = Client::new(&server);
     client.result(request(1, "initialize", json!({ "protocolVersion": 1 }))).await;

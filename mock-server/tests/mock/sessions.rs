@@ -19,7 +19,7 @@ async fn get(server: &MockServer, path: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn the_metadata_of_a_new_session_is_stored_and_three_keys_act() {
+async fn the_metadata_of_a_new_session_is_stored_and_three_keys_take_effect() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let meta = json!({
@@ -133,7 +133,7 @@ async fn an_unknown_session_is_not_found_over_http() {
 }
 
 #[tokio::test]
-async fn models_modes_and_options_are_answered_and_hinted() {
+async fn models_modes_and_options_are_served_and_recorded_as_hints() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let id = client.session().await;
@@ -166,7 +166,7 @@ async fn sessions_are_resumed_forked_closed_and_deleted() {
     assert_ne!(fork["sessionId"], json!(id));
     client.result(request(3, "session/close", json!({ "sessionId": id }))).await;
     let (_, gone) = client.post(prompt("p", &id, "x")).await;
-    assert_eq!(gone["error"]["code"], -32002, "the agent has let go of it");
+    assert_eq!(gone["error"]["code"], -32002, "the agent has removed it");
     client.result(request(4, "session/delete", json!({ "sessionId": fork["sessionId"] }))).await;
     let list = client.result(request(5, "session/list", json!({}))).await;
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1);
@@ -196,9 +196,11 @@ async fn agents_are_listed_and_installed_over_the_protocol_too() {
 }
 
 #[tokio::test]
-async fn an_agent_tells_title_and_mode_by_its_updates() {
+async fn an_agent_reports_title_and_mode_in_updates() {
     let steps = vec![
-        Step::Update(json!({ "sessionUpdate": "session_info_update", "title": "told", "updatedAt": "now" })),
+        Step::Update(
+            json!({ "sessionUpdate": "session_info_update", "title": "reported", "updatedAt": "now" }),
+        ),
         Step::Update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" })),
     ];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
@@ -208,7 +210,7 @@ async fn an_agent_tells_title_and_mode_by_its_updates() {
     let list = client.result(request(1, "session/list", json!({}))).await;
     assert_eq!(
         (&list["sessions"][0]["title"], &list["sessions"][0]["updatedAt"]),
-        (&json!("told"), &json!("now"))
+        (&json!("reported"), &json!("now"))
     );
     assert_eq!(server.session(&id).unwrap()["agentMode"], "plan");
 }
@@ -235,17 +237,17 @@ async fn sessions_of_two_agents_never_share_an_id() {
 }
 
 #[tokio::test]
-async fn a_crash_is_told_alike_in_the_answer_over_http_and_in_the_list() {
+async fn a_crash_is_reported_alike_in_the_response_over_http_and_in_the_list() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::crash(4, ["why"])]));
     let server = server.start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let (_, body) = client.post(prompt("p", &session, "go")).await;
-    let told = &body["error"]["data"]["terminationInfo"];
-    assert_eq!((&told["exitCode"], &told["stderr"]["head"]), (&json!(4), &json!("why")));
+    let termination = &body["error"]["data"]["terminationInfo"];
+    assert_eq!((&termination["exitCode"], &termination["stderr"]["head"]), (&json!(4), &json!("why")));
     let (status, info) = get(&server, &format!("/v1/sessions/{session}")).await;
     assert_eq!((status, &info["ended"]), (200, &json!(true)));
-    assert_eq!(info["terminationInfo"], *told);
+    assert_eq!(info["terminationInfo"], *termination);
     let list = client.result(request(1, "session/list", json!({}))).await;
-    assert_eq!(list["sessions"][0]["_meta"][META]["terminationInfo"], *told);
+    assert_eq!(list["sessions"][0]["_meta"][META]["terminationInfo"], *termination);
 }

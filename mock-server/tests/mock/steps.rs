@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Events, prompt};
 
-/// Plays `steps` while every request of the agent gets the answer `answer` makes of it; returns all messages.
+/// Plays `steps`, responds to every agent request with the result of `answer`, and returns all messages.
 async fn play(steps: Vec<Step>, answer: impl Fn(&Value) -> Value) -> (MockServer, Vec<Value>) {
-    let server = MockServer::builder().agent("mock", Script::steps(steps)).ring(usize::MAX).start().await;
+    let server =
+        MockServer::builder().agent("mock", Script::steps(steps)).replay_buffer(usize::MAX).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let mut events = client.stream(Some(2)).await;
@@ -57,7 +58,7 @@ async fn an_agent_says_thinks_and_uses_tools() {
 }
 
 #[tokio::test]
-async fn an_agent_reads_writes_runs_and_asks() {
+async fn an_agent_reads_writes_runs_commands_and_asks_questions() {
     let steps = vec![
         Step::ReadFile { path: "/a".into() },
         Step::WriteFile { path: "/b".into(), content: "new".into() },
@@ -99,7 +100,7 @@ async fn an_agent_reads_writes_runs_and_asks() {
 }
 
 #[tokio::test]
-async fn an_agent_asks_many_things_at_once() {
+async fn an_agent_sends_many_requests_at_once() {
     let (server, messages) = play(
         vec![Step::FireRequests(50)],
         |_| json!({ "outcome": { "outcome": "selected", "optionId": "allow_once" } }),
@@ -110,7 +111,7 @@ async fn an_agent_asks_many_things_at_once() {
 }
 
 #[tokio::test]
-async fn a_flood_arrives_whole_when_the_ring_has_no_bound() {
+async fn a_flood_arrives_completely_with_an_unbounded_replay_buffer() {
     let (server, messages) = play(vec![Step::Flood { updates: 20_000, bytes: 64 }], |_| json!({})).await;
     assert_eq!(messages.len(), 20_001);
     assert_eq!(server.last_event_id(), 20_003);
@@ -133,7 +134,7 @@ async fn words_in_the_prompt_ask_for_permission_and_print_garbage() {
 }
 
 #[tokio::test]
-async fn words_in_the_prompt_make_the_answer_big_and_slow() {
+async fn words_in_the_prompt_make_the_reply_big_and_slow() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;

@@ -4,7 +4,7 @@ use mock_server::{Cut, Fault, LineEnding, MockServer};
 
 use crate::client::{Client, Events, QUIET, SOON, prompt};
 
-/// A server whose ring holds a few events, and the bytes of a stream of it without faults.
+/// Returns a server with a few events, and the bytes of its stream without faults.
 async fn with_history() -> (MockServer, Client, Vec<u8>) {
     let server = MockServer::builder().heartbeat(Duration::from_millis(40)).start().await;
     let client = Client::new(&server);
@@ -36,7 +36,7 @@ async fn a_stream_is_cut_at_exactly_this_byte_in_all_three_ways() {
 }
 
 #[tokio::test]
-async fn a_cut_far_behind_the_socket_buffer_is_exact_too() {
+async fn a_cut_far_beyond_the_socket_buffer_is_exact_too() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     server.inject(Fault::OversizeEvent { bytes: 8 << 20 });
@@ -47,7 +47,7 @@ async fn a_cut_far_behind_the_socket_buffer_is_exact_too() {
 }
 
 #[tokio::test]
-async fn a_stream_can_be_refused() {
+async fn a_stream_can_be_rejected() {
     let (server, client, _) = with_history().await;
     for status in [401, 404, 409, 503] {
         server.inject(Fault::StreamRefused { status }.times(1));
@@ -93,7 +93,7 @@ async fn a_stream_can_start_with_an_event_that_never_ends() {
 }
 
 #[tokio::test]
-async fn line_ends_can_be_of_any_kind() {
+async fn line_endings_can_be_of_any_kind() {
     let (server, client, plain) = with_history().await;
     let text = String::from_utf8(plain).unwrap();
     for (ending, expected) in [
@@ -124,7 +124,7 @@ async fn a_stream_can_start_with_a_byte_order_mark() {
 }
 
 #[tokio::test]
-async fn a_stream_comes_in_chunks_of_any_size() {
+async fn a_stream_arrives_in_chunks_of_any_size() {
     let (server, client, plain) = with_history().await;
     for size in [1, 7, 4096] {
         server.inject(Fault::ChunkSize(size).times(1));
@@ -146,7 +146,7 @@ async fn a_stream_can_name_a_retry_time() {
 }
 
 #[tokio::test]
-async fn a_stream_can_be_a_page_of_html() {
+async fn a_stream_can_be_an_html_page() {
     let (server, client, _) = with_history().await;
     server.inject(Fault::HtmlStream.times(1));
     let response = client.get(None).await;
@@ -156,7 +156,7 @@ async fn a_stream_can_be_a_page_of_html() {
 }
 
 #[tokio::test]
-async fn streams_count_while_they_are_open_and_are_let_go_when_the_reader_leaves() {
+async fn open_streams_are_counted_until_their_reader_disconnects() {
     let (server, client, _) = with_history().await;
     let first = client.stream(None).await;
     let second = client.stream(None).await;
@@ -165,7 +165,7 @@ async fn streams_count_while_they_are_open_and_are_let_go_when_the_reader_leaves
     assert!(server.wait_for_streams(|count| count == 0, SOON).await, "the server notices");
 }
 
-/// The bytes of a stream response as they are on the wire, head included.
+/// Reads the raw bytes of a stream response, including the head.
 async fn raw_stream(server: &MockServer, at_least: usize) -> Vec<u8> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut socket = tokio::net::TcpStream::connect(server.address()).await.unwrap();
@@ -180,7 +180,7 @@ async fn raw_stream(server: &MockServer, at_least: usize) -> Vec<u8> {
     raw
 }
 
-/// The whole chunks after the head of a chunked response.
+/// Returns the complete chunks of a chunked response.
 fn decode_chunks(raw: &[u8]) -> Vec<Vec<u8>> {
     let Some(head) = raw.windows(4).position(|window| window == b"\r\n\r\n") else { return Vec::new() };
     let mut rest = &raw[head + 4..];

@@ -1,4 +1,4 @@
-// A whole session by a client nobody here wrote, over /v1/rpc or over /v1/acp/{id}. Prints what it saw.
+// A whole session with an independent client, over /v1/rpc or over /v1/acp/{id}. Prints the result.
 import { AcpHttpClient } from "acp-http-client";
 
 const [baseUrl, path, agentInQuery] = process.argv.slice(2);

@@ -1,4 +1,4 @@
-//! How a process can die, and what is told of it.
+//! How a process can die, and how that is reported.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn numbered(lines: std::ops::RangeInclusive<u64>) -> String {
 }
 
 #[tokio::test]
-async fn a_crash_before_the_handshake_tells_code_and_stderr() {
+async fn a_crash_before_the_handshake_reports_code_and_stderr() {
     let probe = Probe::launch(&stub(&["--at-start", "stderr 2; exit 3"])).await;
     let exit = probe.exit().await;
     assert_eq!(exit.status, ExitStatus::Code(3));
@@ -22,7 +22,7 @@ async fn a_crash_before_the_handshake_tells_code_and_stderr() {
 }
 
 #[tokio::test]
-async fn a_crash_while_the_handshake_is_pending_leaves_it_unanswered() {
+async fn a_crash_while_the_handshake_is_pending_leaves_it_without_a_response() {
     let probe = Probe::launch(&stub(&["--on", "initialize", "exit 0"])).await;
     probe.request(1, "initialize", json!({ "protocolVersion": 1 })).await;
     assert_eq!(probe.exit().await.status, ExitStatus::Code(0));
@@ -30,7 +30,7 @@ async fn a_crash_while_the_handshake_is_pending_leaves_it_unanswered() {
 }
 
 #[tokio::test]
-async fn a_crash_in_the_middle_of_an_update_hands_on_what_was_printed() {
+async fn a_crash_in_the_middle_of_an_update_forwards_what_was_printed() {
     let (probe, session) = Probe::session(&[]).await;
     let before = probe.lines().len();
     probe.prompt(3, &session, "updates 5; torn; exit 7").await;
@@ -41,7 +41,7 @@ async fn a_crash_in_the_middle_of_an_update_hands_on_what_was_printed() {
 }
 
 #[tokio::test]
-async fn a_crash_between_turns_is_told_without_a_request() {
+async fn a_crash_between_turns_is_reported_without_a_request() {
     let (probe, session) = Probe::session(&[]).await;
     probe.prompt(3, &session, "say done; answer; stderr 1; exit 4").await;
     assert_eq!(probe.exit().await.status, ExitStatus::Code(4));
@@ -49,7 +49,7 @@ async fn a_crash_between_turns_is_told_without_a_request() {
 }
 
 #[tokio::test]
-async fn a_crash_while_a_permission_is_open_is_told() {
+async fn a_crash_during_a_permission_request_is_reported() {
     let (probe, session) = Probe::session(&[]).await;
     let other = probe.call(3, "session/new", json!({ "cwd": "/" })).await["result"]["sessionId"].clone();
     probe.prompt(4, &session, "permission").await;
@@ -70,7 +70,7 @@ async fn exit_codes_are_the_real_ones() {
 }
 
 #[tokio::test]
-async fn a_signal_is_told_by_name_and_without_a_code() {
+async fn a_signal_is_reported_by_name_and_without_a_code() {
     let signals =
         [("HUP", 1), ("ABRT", 6), ("KILL", 9), ("SEGV", 11), ("PIPE", 13), ("TERM", 15), ("XCPU", 24)];
     for (name, number) in signals {
@@ -101,7 +101,7 @@ async fn stderr_follows_the_head_and_tail_rule() {
 }
 
 #[tokio::test]
-async fn stderr_that_is_not_text_is_replaced_and_long_lines_are_cut() {
+async fn invalid_utf8_on_stderr_is_replaced_and_long_lines_are_cut() {
     let steps = "stderr 1 invalid; stderr 120 bytes 1048576 invalid; signal KILL";
     let probe = Probe::launch(&stub(&["--at-start", steps])).await;
     let stderr = probe.exit().await.stderr;

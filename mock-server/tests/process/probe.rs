@@ -1,4 +1,4 @@
-//! Watches one launched process from the server's side.
+//! Observes one launched process from the server's side.
 
 use std::{
     fs,
@@ -10,10 +10,10 @@ use mock_server::{Agent, Exit, Outlet, Output, ProcessAgent, Running, Undelivere
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// No step of a test takes longer than this, also when the machine is busy.
+/// The timeout of one step of a test, long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A running process and everything it has printed.
+/// A running process and all its output.
 pub(crate) struct Probe {
     running: Option<Arc<dyn Running>>,
     seen: Arc<Seen>,
@@ -25,7 +25,7 @@ struct Seen {
     changed: Notify,
 }
 
-/// The stub agent with these arguments.
+/// Returns the stub agent with these arguments.
 pub(crate) fn stub(args: &[&str]) -> ProcessAgent {
     ProcessAgent::new(env!("CARGO_BIN_EXE_stub-agent")).args(args)
 }
@@ -35,7 +35,7 @@ impl Probe {
         Self::launch_slow(agent, Duration::ZERO).await
     }
 
-    /// Like a server that takes this long for each line.
+    /// Launches an agent behind a server that takes this long to process each line.
     pub(crate) async fn launch_slow(agent: &ProcessAgent, delay: Duration) -> Self {
         let seen = Arc::new(Seen::default());
         let sink = Arc::clone(&seen);
@@ -51,7 +51,7 @@ impl Probe {
         Self { running: Some(running), seen }
     }
 
-    /// Launches the stub agent, shakes hands and opens a session; gives back its id too.
+    /// Launches the stub agent, performs the handshake and creates a session.
     pub(crate) async fn session(args: &[&str]) -> (Self, String) {
         let probe = Self::launch(&stub(args)).await;
         probe.call(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })).await;
@@ -64,8 +64,8 @@ impl Probe {
         self.running.as_deref().expect("not dropped yet")
     }
 
-    /// Lets go of the process, as a server that shuts down does.
-    pub(crate) fn let_go(&mut self) {
+    /// Drops the handle of the process, like a server that shuts down.
+    pub(crate) fn drop_handle(&mut self) {
         self.running = None;
     }
 
@@ -73,7 +73,7 @@ impl Probe {
         tokio::time::timeout(LIMIT, self.running().deliver(message)).await.expect("delivered in time")
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     pub(crate) async fn call(&self, id: u64, method: &str, params: Value) -> Value {
         self.request(id, method, params).await;
         self.message(|message| message["id"] == id && message.get("method").is_none()).await
@@ -84,13 +84,13 @@ impl Probe {
         self.send(request).await.expect("the agent reads its input");
     }
 
-    /// Sends a prompt without waiting for anything.
+    /// Sends a prompt without waiting for the response.
     pub(crate) async fn prompt(&self, id: u64, session: &str, text: &str) {
         let prompt = json!([{ "type": "text", "text": text }]);
         self.request(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })).await;
     }
 
-    /// The first message that fits.
+    /// Waits for the first message that `fits` accepts.
     pub(crate) async fn message(&self, fits: impl Fn(&Value) -> bool) -> Value {
         self.find(|outputs| outputs.iter().filter_map(parsed).find(|message| fits(message))).await
     }
@@ -109,17 +109,17 @@ impl Probe {
         tokio::time::timeout(LIMIT, seen).await.expect("standard error in time");
     }
 
-    /// Every line so far.
+    /// Returns all lines so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.seen.outputs.lock().unwrap().iter().filter_map(line_of).collect()
     }
 
-    /// How many outputs there are so far, an exit included.
+    /// Returns the number of outputs so far, including the exit.
     pub(crate) fn count(&self) -> usize {
         self.seen.outputs.lock().unwrap().len()
     }
 
-    /// Every update's text so far.
+    /// Returns the texts of all updates so far.
     pub(crate) fn texts(&self) -> Vec<String> {
         let lines = self.lines();
         let messages = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -163,25 +163,25 @@ fn exit_of(output: &Output) -> Option<Exit> {
     }
 }
 
-/// The process id that the stub agent puts into its session ids.
+/// Returns the process id in a session id of the stub agent.
 pub(crate) fn pid_of(session: &str) -> u32 {
     session.split('-').nth(1).and_then(|pid| pid.parse().ok()).expect("stub-PID-N")
 }
 
-/// The living processes of a process group.
+/// Returns the live processes of a process group.
 pub(crate) fn group_members(group: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-        // The name stands in parentheses and may hold anything; state, parent and group follow it.
+        // The name is in parentheses and may contain anything. State, parent and group follow it.
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 1..].split_whitespace().collect();
         fields[0] != "Z" && fields[2] == group.to_string()
     })
     .collect()
 }
 
-/// Waits until no living process of the group is left.
+/// Waits until the group has no live process.
 pub(crate) async fn group_is_gone(group: u32) {
     let gone = async {
         while !group_members(group).is_empty() {
@@ -192,7 +192,7 @@ pub(crate) async fn group_is_gone(group: u32) {
     assert!(waited.is_ok(), "still there: {:?}", group_members(group));
 }
 
-/// One of the memory figures of this process, in KiB.
+/// Returns a memory figure of this process in KiB.
 pub(crate) fn memory(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();

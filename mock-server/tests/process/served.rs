@@ -1,4 +1,4 @@
-//! Crashes of a real process, as a client of the whole server sees them.
+//! Crashes of a real process, as seen by a client of the server.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::probe::{group_is_gone, memory, pid_of, stub};
 
-/// No step takes longer than this, also when the machine is busy.
+/// The timeout of one step, long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with the stub agent, and a client of it.
+/// A server with the stub agent, and a client for it.
 struct Client {
     server: MockServer,
     http: reqwest::Client,
@@ -34,7 +34,7 @@ impl Client {
         serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
     }
 
-    /// Shakes hands and opens a session.
+    /// Performs the handshake and creates a session.
     async fn session(&self) -> String {
         let meta = json!({ "sandboxagent.dev": { "agent": "stub" } });
         let params = json!({ "protocolVersion": 1, "clientCapabilities": {}, "_meta": meta });
@@ -54,13 +54,13 @@ impl Client {
         self.call(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })).await
     }
 
-    /// Everything published so far, up to and including the first message that fits.
+    /// Returns all published messages up to and including the first one that `last` accepts.
     async fn published(&self, last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let get = self.http.get(format!("{}/v1/rpc", self.server.url())).header(ACCEPT, "text/event-stream");
         let mut stream = get.send().await.unwrap().bytes_stream();
         let mut bytes = Vec::new();
         loop {
-            bytes.extend_from_slice(&stream.next().await.expect("the stream goes on").unwrap());
+            bytes.extend_from_slice(&stream.next().await.expect("another event").unwrap());
             let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
             let text = String::from_utf8_lossy(&bytes[..whole]);
             let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -82,7 +82,7 @@ fn numbered(lines: std::ops::RangeInclusive<u64>) -> String {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_is_exact_for_every_way_to_die() {
+async fn the_end_of_a_session_is_exact_for_every_kind_of_exit() {
     let table = [
         ("exit 0", json!({ "reason": "completed", "terminated_by": "agent" })),
         ("stderr 5; exit 0", json!({ "reason": "completed", "terminated_by": "agent" })),
@@ -132,12 +132,12 @@ async fn ten_million_lines_of_stderr_do_not_cost_memory() {
     let (head, tail) = (numbered(1..=50), numbered(TOTAL - 49..=TOTAL));
     let expected = json!({ "head": head, "tail": tail, "truncated": true, "total_lines": TOTAL });
     assert_eq!(client.ended(&session).await["stderr"], expected);
-    // The process wrote close to 200 MB. Other tests run beside this one, hence the room.
+    // The process wrote almost 200 MB. The bound is generous because other tests run in this process.
     assert!(growth < 100 * 1024, "grew by {growth} KiB");
 }
 
 #[tokio::test]
-async fn stderr_that_is_not_text_and_lines_of_a_mebibyte_are_told_of_in_the_end() {
+async fn invalid_utf8_and_lines_of_a_mebibyte_on_stderr_are_in_the_termination() {
     let client = Client::start(&[]).await;
     let session = client.session().await;
     client.prompt("turn", &session, "stderr 1 invalid; stderr 120 bytes 1048576; signal KILL").await;
@@ -152,7 +152,7 @@ async fn stderr_that_is_not_text_and_lines_of_a_mebibyte_are_told_of_in_the_end(
 }
 
 #[tokio::test]
-async fn the_end_comes_once_for_each_session_and_before_the_prompts_error() {
+async fn the_end_is_reported_once_per_session_before_the_prompts_error() {
     let client = Client::start(&[]).await;
     let first = client.session().await;
     let second = client.new_session("second").await;
@@ -183,7 +183,7 @@ async fn a_crash_before_the_handshake_fails_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_crashed_agent_comes_back_when_its_session_is_loaded() {
+async fn a_crashed_agent_is_restarted_when_its_session_is_loaded() {
     let client = Client::start(&[]).await;
     let session = client.session().await;
     client.prompt("crash", &session, "signal SEGV").await;
@@ -211,7 +211,7 @@ async fn lines_that_are_not_json_are_published_as_unparsed() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_takes_its_stubborn_agents_with_it() {
+async fn stubborn_agents_end_with_their_server() {
     let client = Client::start(&["--ignore-eof", "--ignore-sigterm"]).await;
     let session = client.session().await;
     drop(client);

@@ -1,4 +1,4 @@
-//! What goes in and out of a process that lives.
+//! The input and output of a running process.
 
 use std::io::ErrorKind;
 
@@ -12,14 +12,14 @@ fn cancel(session: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_prompt_streams_its_updates_before_its_answer() {
+async fn a_prompt_streams_its_updates_before_its_response() {
     let (probe, session) = Probe::session(&[]).await;
     probe.prompt(3, &session, "hello; updates 3 bytes 5").await;
     let answer = probe.message(|message| message["id"] == 3).await;
     assert_eq!(answer["result"]["stopReason"], "end_turn");
     assert_eq!(probe.texts(), ["stub: hello", "xxxxx", "xxxxx", "xxxxx"]);
     let lines = probe.lines();
-    assert!(lines.last().unwrap().contains("stopReason"), "the answer comes last: {lines:#?}");
+    assert!(lines.last().unwrap().contains("stopReason"), "the response comes last: {lines:#?}");
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn sessions_are_listed_loaded_resumed_forked_and_closed() {
     assert_eq!(listed["result"]["sessions"].as_array().unwrap().len(), 2);
 
     probe.call(6, "session/load", json!({ "sessionId": forked, "cwd": "/", "mcpServers": [] })).await;
-    assert_eq!(probe.texts(), ["one", "say one", "one"], "a load repeats the conversation");
+    assert_eq!(probe.texts(), ["one", "say one", "one"], "a load replays the conversation");
     let resumed = probe.call(7, "session/resume", json!({ "sessionId": "elsewhere", "cwd": "/" })).await;
     assert_eq!(resumed["result"]["modes"]["currentModeId"], "build");
 
@@ -62,7 +62,7 @@ async fn settings_of_a_session_can_be_changed() {
 }
 
 #[tokio::test]
-async fn an_agent_request_is_settled_by_the_clients_answer() {
+async fn an_agent_request_is_settled_by_the_clients_response() {
     let (probe, session) = Probe::session(&[]).await;
     probe.prompt(3, &session, "permission; fs-read /notes.txt").await;
     let permission = probe.message(|message| message["method"] == "session/request_permission").await;
@@ -86,7 +86,7 @@ async fn a_hanging_turn_ends_when_it_is_cancelled() {
 }
 
 #[tokio::test]
-async fn every_line_is_passed_on_except_blank_ones() {
+async fn every_line_is_forwarded_except_blank_ones() {
     let (probe, session) = Probe::session(&[]).await;
     let before = probe.lines().len();
     probe.prompt(3, &session, "garbage").await;
@@ -106,10 +106,10 @@ async fn a_message_of_megabytes_passes_both_ways() {
 }
 
 #[tokio::test]
-async fn an_agent_that_closes_its_output_lives_on() {
+async fn an_agent_that_closes_its_output_keeps_running() {
     let (probe, session) = Probe::session(&[]).await;
     probe.prompt(3, &session, "close-stdout; say lost; stderr 1; hang; exit 6").await;
-    // Standard error still tells that the turn went on after the output was closed.
+    // Standard error shows that the turn continued after the output was closed.
     probe.stderr_line("stderr line 1").await;
     assert_eq!(probe.texts(), Vec::<String>::new());
     probe.send(cancel(&session)).await.unwrap();
@@ -127,7 +127,7 @@ async fn arguments_environment_and_directory_reach_the_process() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_started_says_why() {
+async fn the_error_of_a_command_that_cannot_be_started_has_its_cause() {
     let silent = || Outlet::new(|_| {});
     let missing = ProcessAgent::new("/no/such/agent").launch(silent()).await;
     assert_eq!(missing.unwrap_err().0.kind(), ErrorKind::NotFound);

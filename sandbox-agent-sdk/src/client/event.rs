@@ -12,6 +12,8 @@ use crate::sessions::{EventsLost, Restored};
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, TurnOutcome, Update};
 
+#[cfg_attr(not(feature = "sessions"), allow(dead_code, reason = "only stored sessions hold events back"))]
+mod hold;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
@@ -26,6 +28,9 @@ mod sync {
     pub(super) use crate::client::sync::{Mutex, MutexGuard, PoisonError};
 }
 
+pub(crate) use hold::Hold;
+#[cfg(feature = "sessions")]
+pub(crate) use hold::{Fate, Holder};
 pub(crate) use queue::Queue;
 pub use stream::Events;
 pub(crate) use weight::{Class, Weight};

@@ -14,7 +14,7 @@ use super::log::LogQueue;
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
-use crate::client::event::Queue;
+use crate::client::event::{Hold, Queue};
 use crate::client::limits::Limits;
 use crate::event::Origin;
 use crate::update::Missed;
@@ -36,8 +36,13 @@ mod turns;
 
 /// Receives every entry of the log, in order, while nothing else can happen. It must not block, nor use the hub.
 pub(crate) trait LogSink: fmt::Debug + Send + Sync {
-    /// Something happened.
-    fn push(&self, entry: &LogEntry);
+    /// Something happened. Returns a hold if readers are not to see it yet.
+    fn push(&self, entry: &LogEntry) -> Option<Hold>;
+    /// Returns the hold on the latest entry of a session.
+    fn latest_hold(&self, session: &str) -> Option<Hold> {
+        let _ = session;
+        None
+    }
     /// Whether anything reads what is pushed.
     fn is_read(&self) -> bool;
     /// Nothing will be pushed any more.
@@ -126,7 +131,8 @@ impl Hub {
 
     /// Adds an entry to the logs that is not an event.
     pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
-        self.lock().log(&LogEntry::new(record, position, origin));
+        // The event that the entry causes waits for it: `State::hold`.
+        let _ = self.lock().log(&LogEntry::new(record, position, origin));
     }
 
     /// Which incarnation of the server's stream is read.
@@ -166,7 +172,7 @@ impl Hub {
             if missed > 0 {
                 queue.push(Event::Lagged(missed));
             }
-            unread.iter().for_each(|event| queue.push(event.clone()));
+            unread.iter().for_each(|(event, hold)| queue.push_held(event.clone(), hold.clone()));
         }
         session.subscribers.extend(moved);
     }
@@ -189,22 +195,23 @@ impl Hub {
     }
 
     fn publish_in(&self, state: &mut State, event: &Event, at: Option<Numbered<'_>>) -> usize {
+        let mut hold = None;
         if !state.logs.is_empty() {
             let position = at.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
-            state.log(&LogEntry::of_event(event, position));
+            hold = state.log(&LogEntry::of_event(event, position)).or_else(|| state.hold(event.session_id()));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
         for queue in &state.subscribers {
             let deciding = queue.is_deciding();
             deciders += usize::from(deciding);
-            queue.push(event.copy_for(deciding));
+            queue.push_held(event.copy_for(deciding), hold.clone());
         }
         if let Event::UnclaimedRequest(request) = event {
             // The session is followed here only if it is known.
             let session = request.session_id().and_then(|id| state.sessions.get_mut(id));
             if let Some(session) = session {
-                session.push(event, 0);
+                session.push(event, 0, hold.as_ref());
             }
             return deciders;
         }
@@ -216,7 +223,7 @@ impl Hub {
                 _ => None,
             };
             for (id, session) in &mut state.sessions {
-                deciders = session.push(event, deciders);
+                deciders = session.push(event, deciders, None);
                 if let Some(missed) = missed {
                     session.miss(id, missed);
                 }
@@ -224,12 +231,13 @@ impl Hub {
             return deciders;
         };
         // Most events are of a session that is known.
-        if let Some(deciders) = state.deliver(id, event, deciders, self.tick()) {
+        let hold = hold.as_ref();
+        if let Some(deciders) = state.deliver(id, event, (deciders, hold), self.tick()) {
             return deciders;
         }
         if id.len() <= self.longest_id && state.remembers_unknown() {
             state.known_or_unnamed(id);
-            return state.deliver(id, event, deciders, self.tick()).unwrap_or(deciders);
+            return state.deliver(id, event, (deciders, hold), self.tick()).unwrap_or(deciders);
         }
         deciders
     }

@@ -14,6 +14,7 @@ use super::reading::StreamReader;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Event;
+use crate::client::event::Hold;
 use crate::event::{Gap, Origin};
 
 /// A lossless log of all events from a position on, in one order.
@@ -186,10 +187,10 @@ impl LogSink for LogQueue {
     }
 
     /// Adds an entry. One that exceeds the budget is left out if it can be read from the server again.
-    fn push(&self, entry: &LogEntry) {
+    fn push(&self, entry: &LogEntry) -> Option<Hold> {
         let mut state = self.lock();
         if state.ended {
-            return;
+            return None;
         }
         let weight = entry.weight();
         let before = state.position;
@@ -211,6 +212,7 @@ impl LogSink for LogQueue {
         }
         drop(state);
         self.waker.wake();
+        None
     }
 
     fn end(&self) {
@@ -263,10 +265,10 @@ mod tests {
     #[test]
     fn what_exceeds_the_budget_becomes_a_hole_and_everything_else_stays() {
         let queue = LogQueue::new(2 * update(1).weight());
-        (1..=4).for_each(|offset| queue.push(&update(offset)));
+        (1..=4).for_each(|offset| drop(queue.push(&update(offset))));
         let news = LogEntry::of_event(&Event::ServerRestarted, None);
         queue.push(&news);
-        (5..=6).for_each(|offset| queue.push(&update(offset)));
+        (5..=6).for_each(|offset| drop(queue.push(&update(offset))));
         let mut seen = Vec::new();
         while let Some(item) = pop(&queue) {
             seen.push(match item {

@@ -30,6 +30,7 @@ pub mod limits;
 mod list;
 mod log;
 pub mod login;
+pub(crate) mod maps;
 mod metering;
 mod methods;
 mod names;

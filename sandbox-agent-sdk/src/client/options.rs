@@ -131,6 +131,8 @@ pub struct ClientOptions {
     pub(crate) provider: Option<SharedProvider>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) http: Option<reqwest::Client>,
+    #[cfg(feature = "fuzzing")]
+    pub(crate) sender: Option<Arc<dyn acp_http_client::HttpSender>>,
     pub(crate) timeouts: ClientTimeouts,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) drop_policy: DropPolicy,
@@ -160,6 +162,8 @@ impl ClientOptions {
             provider: None,
             headers: Vec::new(),
             http: None,
+            #[cfg(feature = "fuzzing")]
+            sender: None,
             timeouts: ClientTimeouts::default(),
             reconnect: ReconnectPolicy::default(),
             drop_policy: DropPolicy::default(),
@@ -235,6 +239,14 @@ impl ClientOptions {
     /// Sets the HTTP client. It should neither follow redirects nor have a total timeout.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(http);
+        self
+    }
+
+    /// Sends the messages of connections through this, in this project's own tests.
+    #[cfg(feature = "fuzzing")]
+    #[doc(hidden)]
+    pub fn http_sender(mut self, sender: impl acp_http_client::HttpSender) -> Self {
+        self.sender = Some(Arc::new(sender));
         self
     }
 

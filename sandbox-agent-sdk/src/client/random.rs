@@ -31,7 +31,38 @@ pub(crate) fn random_token() -> Result<crate::client::secret::Secret, std::io::E
     Ok(hex(bytes.as_slice()).into())
 }
 
+#[cfg(feature = "fuzzing")]
+thread_local! {
+    /// The state of the generator that replaces the operating system on this thread.
+    static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "fuzzing")]
+/// Draws from this seed on this thread from now on, so that a simulation is the same each time.
+pub(crate) fn seed(seed: u64) {
+    SEED.set(Some(seed));
+}
+
+#[cfg(feature = "fuzzing")]
+fn seeded<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut state = SEED.get()?;
+    for chunk in bytes.chunks_mut(8) {
+        // splitmix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        chunk.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes()[..chunk.len()]);
+    }
+    SEED.set(Some(state));
+    Some(bytes)
+}
+
 fn random_bytes<const N: usize>() -> [u8; N] {
+    #[cfg(feature = "fuzzing")]
+    if let Some(bytes) = seeded() {
+        return bytes;
+    }
     let mut bytes = [0; N];
     if getrandom::fill(&mut bytes).is_err() {
         // The standard library seeds its hashers from the operating system by other means, and aborts without them.

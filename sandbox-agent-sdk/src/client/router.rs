@@ -82,6 +82,7 @@ impl RequestRouter {
     pub(super) async fn maintain(&mut self) -> std::convert::Infallible {
         loop {
             tokio::select! {
+                biased;
                 Some(_) = self.tasks.join_next() => {}
                 session = self.ends.next() => {
                     let handlers = Arc::clone(&self.handlers);

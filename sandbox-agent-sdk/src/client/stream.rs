@@ -29,6 +29,12 @@ pub trait PromptLayer: Send + 'static {
         let _ = error;
         Box::pin(std::future::ready(None))
     }
+
+    /// The turn has its outcome, which is in the [log](crate::SandboxAgentClient::events_from). The application gets it
+    /// when this has finished; if this fails and the turn did not, the turn fails with the error.
+    fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// The session to which a prompt is sent again.

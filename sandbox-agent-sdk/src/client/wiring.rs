@@ -106,6 +106,10 @@ impl Wiring {
                 ServerKind::ConnectionId => wire::Dialect::EARLY.with_connection_id(self.header.clone()),
                 ServerKind::Shared => wire::Dialect::RPC,
             });
+        #[cfg(feature = "fuzzing")]
+        if let Some(sender) = &options.sender {
+            builder = builder.http_sender(Arc::clone(sender));
+        }
         for (name, value) in &options.headers {
             builder = builder.header(name, value);
         }

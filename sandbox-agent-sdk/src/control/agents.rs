@@ -103,7 +103,7 @@ impl Agents {
         let limit = self.http.timeouts().install;
         let call =
             Route::new(AGENTS).segment(agent).and_then(|route| route.segment("install")).and_then(|route| {
-                Call::new("install agent", Method::POST, route).answered_within(limit).json(&options)
+                Call::new("install agent", Method::POST, route).response_timeout(limit).json(&options)
             });
         Installation::new(agent, self.http.value(call))
     }

@@ -138,7 +138,7 @@ impl Kind {
 
 /// Whether the name has no value. `false` if the server lacks the route.
 fn is_absent(error: &Error) -> bool {
-    let is_404 = error.http().is_some_and(|answer| answer.status == 404);
+    let is_404 = error.http().is_some_and(|response| response.status == 404);
     let kind = error.problem().map(|problem| problem.short_kind());
     is_404 && matches!(kind, Some("session_not_found" | "not_found"))
 }

@@ -100,8 +100,8 @@ impl HealthCheck {
     /// Sends one request and treats everything except `ok` as a failure.
     async fn probe(&self, limit: Duration) -> Result<Health, Error> {
         check_runtime()?;
-        let answer = timeout(limit, self.check()).await;
-        let health = answer
+        let response = timeout(limit, self.check()).await;
+        let health = response
             .map_err(|_| Error::Timeout(Box::new(Timeout::new(Phase::Headers, "check health", limit))))??;
         if health.is_ok() {
             return Ok(health);
@@ -181,7 +181,7 @@ impl StartPhase {
             }
             Error::Unreachable(_) => Some(Self::Unreachable),
             Error::Unauthorized(_) => Some(Self::Unauthorized),
-            Error::Http(answer) if answer.status == 403 => Some(Self::Unauthorized),
+            Error::Http(response) if response.status == 403 => Some(Self::Unauthorized),
             Error::Config(_) | Error::Token(_) | Error::Local { .. } => None,
             _ => Some(Self::Unhealthy),
         }

@@ -17,7 +17,7 @@ use url::Url;
 use super::incoming::Incoming;
 use super::progress::Progress;
 use super::refusal::{
-    RELEASED_BODY_LIMIT, header, is_json, is_page, not_answered, refused, unexpected, with_size,
+    RELEASED_BODY_LIMIT, header, is_json, is_page, no_response, refused, unexpected, with_size,
 };
 use super::route::Route;
 use super::timeouts::ControlTimeouts;
@@ -29,10 +29,10 @@ use crate::convert::text::safe_error;
 use crate::error::{Phase, Timeout};
 
 /// Up to this body size the server's rejection is always received, because the whole body was sent before.
-const SURELY_HEARD: u64 = 64 * 1024;
+const ALWAYS_SENT_BYTES: u64 = 64 * 1024;
 
 /// How long a server that aborted an upload may take to respond to a health check.
-const ALIVE_WITHIN: Duration = Duration::from_secs(5);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state that all requests share.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ struct Head {
     /// Headers of this request only.
     headers: HeaderMap,
     /// The response timeout, if it differs from the default.
-    answer: Option<Option<Duration>>,
+    response_timeout: Option<Option<Duration>>,
     privacy: Privacy,
     /// The kind of the response body, which selects its size limit.
     kind: BodyKind,
@@ -96,7 +96,7 @@ impl Call {
     pub(crate) fn new(what: &'static str, method: Method, route: Route) -> Self {
         let headers = HeaderMap::new();
         let (privacy, kind) = (Privacy::Public, BodyKind::Control);
-        let head = Head { what, method, route, headers, answer: None, privacy, kind };
+        let head = Head { what, method, route, headers, response_timeout: None, privacy, kind };
         Self { head, payload: None }
     }
 
@@ -115,8 +115,8 @@ impl Call {
     }
 
     /// Sets the response timeout; `None` waits without limit.
-    pub(crate) fn answered_within(mut self, limit: Option<Duration>) -> Self {
-        self.head.answer = Some(limit);
+    pub(crate) fn response_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.head.response_timeout = Some(limit);
         self
     }
 
@@ -214,7 +214,7 @@ impl Http {
         headers: HeaderMap,
     ) -> Result<Response, Error> {
         let (privacy, kind) = (Privacy::Public, BodyKind::Control);
-        let head = Head { what, method, route, headers, answer: None, privacy, kind };
+        let head = Head { what, method, route, headers, response_timeout: None, privacy, kind };
         let response = self.ask(&head, TokenUse::Request).await?;
         if response.status() == StatusCode::UNAUTHORIZED && self.0.auth.can_refresh() {
             return self.ask(&head, TokenUse::Refresh).await;
@@ -313,11 +313,11 @@ impl Http {
     /// Sends a request without a body.
     async fn ask(&self, head: &Head, reason: TokenUse) -> Result<Response, Error> {
         let sent = self.request(head, self.headers(reason).await?).send();
-        let sent = match self.answer_limit(head) {
+        let sent = match self.response_limit(head) {
             Some(limit) => timeout(limit, sent).await.map_err(|_| timed_out(head.what, limit))?,
             None => sent.await,
         };
-        sent.map_err(|error| not_answered(head.what, error))
+        sent.map_err(|error| no_response(head.what, error))
     }
 
     /// Sends a request with a body.
@@ -337,13 +337,13 @@ impl Http {
         let request = self.request(head, headers).body(Body::wrap_stream(body));
         let sent = tokio::select! {
             sent = request.send() => sent,
-            waited = progress.stalled(self.0.timeouts.stall, self.answer_limit(head)) => {
+            waited = progress.stalled(self.0.timeouts.stall, self.response_limit(head)) => {
                 return Err(timed_out(head.what, waited));
             }
         };
         match sent {
             Ok(response) => Ok((response, Some(progress.sent()))),
-            Err(error) => Err(self.broken_off(head.what, error, size, &progress).await),
+            Err(error) => Err(self.interrupted(head.what, error, size, &progress).await),
         }
     }
 
@@ -365,15 +365,15 @@ impl Http {
         request.headers(head.headers.clone())
     }
 
-    fn answer_limit(&self, head: &Head) -> Option<Duration> {
-        head.answer.unwrap_or(Some(self.0.timeouts.answer))
+    fn response_limit(&self, head: &Head) -> Option<Duration> {
+        head.response_timeout.unwrap_or(Some(self.0.timeouts.response))
     }
 
     /// Finds out why sending a body ended without a response.
     ///
     /// A server that rejects a body without reading all of it may close the connection before the client
     /// receives the rejection. A server crash looks the same. A health check tells them apart.
-    async fn broken_off(
+    async fn interrupted(
         &self,
         what: &'static str,
         error: reqwest::Error,
@@ -384,16 +384,16 @@ impl Http {
             return Error::Local { what: what.to_owned(), source };
         }
         let size = size.unwrap_or(progress.sent());
-        let error = not_answered(what, error);
-        if size < SURELY_HEARD || !matches!(error, Error::ConnectionLost { .. }) {
+        let error = no_response(what, error);
+        if size < ALWAYS_SENT_BYTES || !matches!(error, Error::ConnectionLost { .. }) {
             return error;
         }
         let probe = Call::new(what, Method::GET, Route::new("/v1/health"));
-        let Ok(Ok(answer)) = timeout(ALIVE_WITHIN, self.ask(&probe.head, TokenUse::Request)).await else {
+        let Ok(Ok(response)) = timeout(HEALTH_TIMEOUT, self.ask(&probe.head, TokenUse::Request)).await else {
             return error;
         };
-        match answer.status() {
-            StatusCode::UNAUTHORIZED => refused(what, answer, self.0.timeouts.stall).await,
+        match response.status() {
+            StatusCode::UNAUTHORIZED => refused(what, response, self.0.timeouts.stall).await,
             status if status.is_success() && size > RELEASED_BODY_LIMIT => {
                 let what = what.to_owned();
                 with_size(Error::PayloadTooLarge { what, size: None, limit: None, source: None }, Some(size))

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::control::InstallResult;
 
 /// The default interval of [`InstallEvent::StillInstalling`].
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running installation: a future of its result, or a stream of progress events.
 ///
@@ -44,7 +44,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 #[must_use = "an installation does nothing until it is awaited or polled"]
 pub struct Installation {
     agent: String,
-    answer: BoxFuture<'static, Result<InstallResult, Error>>,
+    response: BoxFuture<'static, Result<InstallResult, Error>>,
     every: Duration,
     stage: Stage,
 }
@@ -84,8 +84,8 @@ pub enum InstallEvent {
 }
 
 impl Installation {
-    pub(super) fn new(agent: &str, answer: BoxFuture<'static, Result<InstallResult, Error>>) -> Self {
-        Self { agent: agent.to_owned(), answer, every: SIGN_OF_LIFE, stage: Stage::New }
+    pub(super) fn new(agent: &str, response: BoxFuture<'static, Result<InstallResult, Error>>) -> Self {
+        Self { agent: agent.to_owned(), response, every: DEFAULT_INTERVAL, stage: Stage::New }
     }
 
     /// Sets the interval of [`InstallEvent::StillInstalling`]; one second by default.
@@ -111,10 +111,10 @@ impl Stream for Installation {
                 Poll::Ready(Some(Ok(event)))
             }
             Stage::Running { since, next } => {
-                if let Poll::Ready(answer) = this.answer.as_mut().poll(context) {
+                if let Poll::Ready(response) = this.response.as_mut().poll(context) {
                     let elapsed = since.elapsed();
                     this.stage = Stage::Over;
-                    let event = answer.map(|result| InstallEvent::Finished { result, elapsed });
+                    let event = response.map(|result| InstallEvent::Finished { result, elapsed });
                     return Poll::Ready(Some(event));
                 }
                 if next.as_mut().poll(context).is_pending() {
@@ -134,7 +134,7 @@ impl IntoFuture for Installation {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        self.answer
+        self.response
     }
 }
 

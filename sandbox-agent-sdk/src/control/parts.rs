@@ -108,7 +108,7 @@ async fn join(http: &Http, directory: &str, target: &str) -> Result<(), Error> {
 async fn require_commands(http: &Http) -> Result<(), Error> {
     let call = Call::new("check for process support", Method::GET, Route::new("/v1/processes/config"));
     match http.done(Ok(call)).await {
-        Err(error) if error.http().is_some_and(|answer| matches!(answer.status, 404 | 405 | 501)) => {
+        Err(error) if error.http().is_some_and(|response| matches!(response.status, 404 | 405 | 501)) => {
             Err(Error::Unsupported { method: "write in parts".to_owned() })
         }
         other => other,

@@ -74,7 +74,7 @@ impl Stream for Watched {
                 Some(Err(kind.into()))
             }
             None => {
-                self.progress.waits_for(Awaited::Answer);
+                self.progress.waits_for(Awaited::Response);
                 None
             }
         })
@@ -89,7 +89,7 @@ enum Awaited {
     /// The application must supply the next chunk.
     Source,
     /// The whole body was sent; the server must respond.
-    Answer,
+    Response,
 }
 
 /// The progress of sending a request body.
@@ -113,7 +113,7 @@ struct State {
 
 impl Progress {
     pub(super) fn new(length: Option<u64>) -> Self {
-        let awaited = if length == Some(0) { Awaited::Answer } else { Awaited::Server };
+        let awaited = if length == Some(0) { Awaited::Response } else { Awaited::Server };
         let state = State { awaited, since: Instant::now(), sent: 0, failure: None };
         Self { length, state: Mutex::new(state), complete: Notify::new() }
     }
@@ -122,7 +122,7 @@ impl Progress {
         let mut state = self.lock();
         state.awaited = awaited;
         state.since = Instant::now();
-        if awaited == Awaited::Answer {
+        if awaited == Awaited::Response {
             self.complete.notify_one();
         }
     }
@@ -134,7 +134,7 @@ impl Progress {
             state.sent
         };
         // The HTTP client does not poll a body of known length for its end.
-        self.waits_for(if self.length == Some(sent) { Awaited::Answer } else { Awaited::Server });
+        self.waits_for(if self.length == Some(sent) { Awaited::Response } else { Awaited::Server });
     }
 
     fn failed(&self, cause: Cause) {
@@ -153,18 +153,18 @@ impl Progress {
 
     /// Completes when the server has stalled for too long, and returns that time. Time spent waiting for the
     /// application's stream does not count.
-    pub(super) async fn stalled(&self, stall: Duration, answer: Option<Duration>) -> Duration {
+    pub(super) async fn stalled(&self, stall: Duration, response: Option<Duration>) -> Duration {
         loop {
             let (awaited, since) = {
                 let state = self.lock();
                 (state.awaited, state.since)
             };
-            let limit = if awaited == Awaited::Answer { answer } else { Some(stall) };
+            let limit = if awaited == Awaited::Response { response } else { Some(stall) };
             let (Some(limit), now) = (limit, Instant::now()) else { return std::future::pending().await };
             let end = match awaited {
                 // The timer restarts with the next chunk, which cannot expire before this.
                 Awaited::Source => now + limit,
-                Awaited::Server | Awaited::Answer => since + limit,
+                Awaited::Server | Awaited::Response => since + limit,
             };
             if end <= now {
                 return limit;

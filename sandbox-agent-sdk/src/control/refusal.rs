@@ -54,7 +54,7 @@ pub(crate) async fn refused(what: &'static str, response: Response, stall: Durat
 pub(super) fn with_size(error: Error, sent: Option<u64>) -> Error {
     match error {
         Error::PayloadTooLarge { what, source, .. } => {
-            let says_so = source.as_ref().is_none_or(|answer| answer.body.contains(LIMIT_EXCEEDED));
+            let says_so = source.as_ref().is_none_or(|response| response.body.contains(LIMIT_EXCEEDED));
             let limit = says_so.then_some(RELEASED_BODY_LIMIT);
             Error::PayloadTooLarge {
                 what,
@@ -68,7 +68,7 @@ pub(super) fn with_size(error: Error, sent: Option<u64>) -> Error {
 }
 
 /// The error of a request without a response.
-pub(super) fn not_answered(what: &'static str, error: reqwest::Error) -> Error {
+pub(super) fn no_response(what: &'static str, error: reqwest::Error) -> Error {
     if error.is_builder() || error.is_connect() {
         // The URL is removed from the error, because it may contain private data.
         Error::Unreachable(Arc::new(error.without_url()))
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn too_large(body: Option<&str>) -> Error {
-        let answer = body.map(|body| {
+        let response = body.map(|body| {
             Box::new(HttpError {
                 what: "write file".into(),
                 status: 413,
@@ -129,7 +129,7 @@ mod tests {
                 retry_after: None,
             })
         });
-        Error::PayloadTooLarge { what: "write file".into(), size: None, limit: None, source: answer }
+        Error::PayloadTooLarge { what: "write file".into(), size: None, limit: None, source: response }
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl ProcessTerminal {
         let (sink, stream) = socket.split();
         let mut output =
             TerminalOutput { stream, process_id: String::new(), held: None, next: None, ended: false };
-        let limit = http.timeouts().answer;
+        let limit = http.timeouts().response;
         timeout(limit, output.ready())
             .await
             .map_err(|_| Error::Timeout(Box::new(Timeout::new(Phase::Headers, WHAT, limit))))??;

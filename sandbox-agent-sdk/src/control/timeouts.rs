@@ -11,7 +11,7 @@ pub struct ControlTimeouts {
     /// The timeout of connecting TCP and TLS. A custom HTTP client uses its own.
     pub connect: Duration,
     /// The timeout of a response, from the last byte sent to the first byte received.
-    pub answer: Duration,
+    pub response: Duration,
     /// The timeout of a body chunk: how long the server may send nothing, or accept nothing.
     pub stall: Duration,
     /// The timeout of a whole JSON response. A server that sends one byte at a time never stalls.
@@ -24,7 +24,7 @@ impl Default for ControlTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
-            answer: Duration::from_secs(30),
+            response: Duration::from_secs(30),
             stall: Duration::from_secs(30),
             body: Duration::from_secs(5 * 60),
             install: Some(Duration::from_secs(15 * 60)),

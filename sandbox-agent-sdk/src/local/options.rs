@@ -174,7 +174,7 @@ impl LocalOptions {
         self
     }
 
-    /// Sets how long the server and its agents may take to exit before they are killed. Default 5 s.
+    /// Sets how long the server and its agents may take to exit. Default 5 s. Then they are killed.
     pub fn stop_timeout(mut self, time: Duration) -> Self {
         self.stop_timeout = time;
         self

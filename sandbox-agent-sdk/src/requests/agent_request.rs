@@ -1,4 +1,4 @@
-//! Agent requests and the handlers that are registered for them.
+//! Agent requests, and the registry of their handlers.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,50 +11,54 @@ use serde_json::{Map, Value};
 use super::params::Params;
 use crate::error::RpcError;
 
-/// What a handler responds with.
+/// The response of a handler.
 pub type Response = Result<Value, RpcError>;
 
 type Filter = dyn Fn(&AgentRequest) -> bool + Send + Sync;
 
-/// Responds to agent requests, see [`Requests::register`].
+/// Responds to agent requests. See [`Requests::register`].
 ///
-/// An asynchronous function of an [`AgentRequest`] is a handler. A type of its own implements the other methods if it
+/// An asynchronous function of an [`AgentRequest`] is a handler. Implement this trait for a type that
 /// advertises capabilities or holds resources of sessions and connections.
 pub trait RequestHandler: Send + Sync + 'static {
-    /// Responds to a request. The future is dropped when the response is no longer needed: the turn was cancelled, or
-    /// the session or the connection has ended. A handler that panics responds with an internal error.
+    /// Responds to a request.
+    ///
+    /// The future is dropped when the agent no longer waits for the response: when the turn is cancelled, and
+    /// when the session or the connection ends. If the handler panics, the agent receives an internal error.
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response>;
 
-    /// The handler for a new connection to this agent; `None` if this one serves all connections.
+    /// Returns a separate handler for a new connection to this agent.
+    ///
+    /// `None`, the default, means that this handler serves all connections.
     fn for_connection(&self, agent: &str) -> Option<Arc<dyn RequestHandler>> {
         let _ = agent;
         None
     }
 
-    /// The capabilities to advertise to this agent, in the form of the member `clientCapabilities`.
+    /// Returns the capabilities to advertise to this agent, in the format of `clientCapabilities`.
     fn capabilities(&self, agent: &str) -> Map<String, Value> {
         let _ = agent;
         Map::new()
     }
 
-    /// A result could not be delivered: what was created for it is to be released.
+    /// Called when a result could not be delivered. Releases the resources that were created for it.
     fn undelivered(&self, method: &str, session_id: Option<&str>, result: &Value) -> BoxFuture<'static, ()> {
         let _ = (method, session_id, result);
         Box::pin(std::future::ready(()))
     }
 
-    /// A session has ended: what belongs to it is to be released.
+    /// Called when a session has ended. Releases its resources.
     fn session_ended(&self, session_id: &str) -> BoxFuture<'static, ()> {
         let _ = session_id;
         Box::pin(std::future::ready(()))
     }
 
-    /// The connection is being closed: everything that belongs to it is to be released.
+    /// Called when the connection is being closed. Releases all its resources.
     fn connection_ended(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// The connection is gone. Like [`connection_ended`](Self::connection_ended), without waiting.
+    /// Called when the connection is lost. Like [`connection_ended`](Self::connection_ended), without waiting.
     fn close(&self) {}
 }
 
@@ -68,7 +72,7 @@ where
     }
 }
 
-/// A request of the agent to this client, as a [`RequestHandler`] receives it.
+/// A request from the agent to this client, as passed to a [`RequestHandler`].
 pub struct AgentRequest {
     method: Arc<str>,
     session_id: Option<Arc<str>>,
@@ -76,7 +80,7 @@ pub struct AgentRequest {
     next: Next,
 }
 
-/// What answers a request if its handler forwards it.
+/// Where a request goes if its handler forwards it.
 #[derive(Clone)]
 struct Next {
     handlers: Arc<[Arc<dyn RequestHandler>]>,
@@ -84,7 +88,7 @@ struct Next {
     fallback: Arc<dyn Fallback>,
 }
 
-/// Answers a request that no handler answers.
+/// Responds to requests that no handler selects.
 pub(crate) trait Fallback: Send + Sync {
     fn respond(
         &self,
@@ -105,35 +109,37 @@ impl AgentRequest {
         Self { method, session_id, params, next }
     }
 
-    /// The id of the request, unique among the open requests of a connection.
+    /// Returns the id of the request, unique among the open requests of a connection.
     #[must_use]
     pub fn id(&self) -> &str {
         self.params.id()
     }
 
-    /// The method.
+    /// Returns the method.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The session that it names, if it names one.
+    /// Returns the session id in the request, if there is one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
     }
 
-    /// The parameters as received.
+    /// Returns the parameters as received.
     #[must_use]
     pub fn params(&self) -> &Value {
         &self.params
     }
 
-    /// The response that the request would have without this handler.
+    /// Returns the response that the request would get without this handler.
     ///
-    /// The handler that was registered before is asked, and so on. At last a permission or a question is decided by
-    /// the policy, the permission handler, the turn or a deciding subscription; any other request is "method not
-    /// found". A handler that stores responses forwards the request, stores the response, and returns it.
+    /// The request goes to the handler that was registered before, and so on. If no handler is left, a
+    /// permission request or a question goes to the policy, the permission handler, the turn, or a deciding
+    /// subscription. Any other request fails with "method not found".
+    ///
+    /// A handler that stores responses forwards the request, stores the response, and returns it.
     pub fn forward(self) -> BoxFuture<'static, Response> {
         let Self { method, session_id, params, next } = self;
         let Next { handlers, index, fallback } = next;
@@ -146,7 +152,7 @@ impl AgentRequest {
         }
     }
 
-    /// Gives the request to the first of these handlers.
+    /// Passes the request to the first of these handlers.
     pub(crate) fn dispatch(mut self, handlers: Vec<Arc<dyn RequestHandler>>) -> BoxFuture<'static, Response> {
         self.next.handlers = handlers.into();
         self.forward()
@@ -162,7 +168,7 @@ impl fmt::Debug for AgentRequest {
     }
 }
 
-/// Calls a handler; a panic becomes an error response.
+/// Calls a handler. A panic becomes an error response.
 fn guarded(handler: &dyn RequestHandler, request: AgentRequest) -> BoxFuture<'static, Response> {
     let panicked = || {
         tracing::error!("an agent request handler panicked");
@@ -178,7 +184,8 @@ fn guarded(handler: &dyn RequestHandler, request: AgentRequest) -> BoxFuture<'st
     }
 }
 
-/// The handlers of a client's agent requests: [`SandboxAgentClient::requests`](crate::SandboxAgentClient::requests).
+/// The registry of a client's agent request handlers. See
+/// [`SandboxAgentClient::requests`](crate::SandboxAgentClient::requests).
 #[derive(Clone, Default)]
 pub struct Requests {
     registry: Arc<Registry>,
@@ -192,7 +199,7 @@ struct Registry {
 
 #[derive(Default)]
 struct Entries {
-    /// The oldest first.
+    /// Oldest first.
     list: Vec<Entry>,
     last_id: u64,
 }
@@ -207,10 +214,12 @@ struct Entry {
 impl Requests {
     /// Registers a handler for the agent requests that the filter selects.
     ///
-    /// Each request has one responder: the handler that was registered last and whose filter selects it. It may
-    /// [forward](AgentRequest::forward) the request to the one before. Only requests that are addressed to this
-    /// client get here: on a shared endpoint those of sessions with a pending call. Capabilities are advertised when
-    /// the connection is made, so a handler that has some is registered before.
+    /// Each request has one responder: of the handlers whose filter selects it, the one that was registered
+    /// last. That handler may [forward](AgentRequest::forward) the request to the one before.
+    ///
+    /// Handlers receive only requests that are addressed to this client. On a shared endpoint these are the
+    /// requests of sessions with a pending call. Capabilities are advertised while connecting, so register a
+    /// handler with capabilities before you connect.
     ///
     /// # Examples
     /// ```
@@ -236,7 +245,7 @@ impl Requests {
         Registration { registry: Arc::downgrade(&self.registry), id }
     }
 
-    /// The handlers as they serve one connection.
+    /// Creates the handlers of one connection.
     pub(crate) fn connect(&self, agent: &str) -> ConnectionHandlers {
         ConnectionHandlers {
             registry: Arc::clone(&self.registry),
@@ -259,7 +268,9 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// A registered handler. Dropping it removes the handler; requests that it is serving are served to their end.
+/// A registered handler. Dropping this value removes the handler.
+///
+/// Requests that the handler is serving at that time are completed.
 #[must_use = "a handler is removed when its registration is dropped"]
 pub struct Registration {
     registry: Weak<Registry>,
@@ -267,7 +278,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Keeps the handler for as long as the client lives.
+    /// Keeps the handler registered for the lifetime of the client.
     pub fn detach(mut self) {
         self.registry = Weak::new();
     }
@@ -280,7 +291,7 @@ impl Drop for Registration {
         let position = entries.list.iter().position(|entry| entry.id == self.id);
         let removed = position.map(|position| entries.list.remove(position));
         drop(entries);
-        // Its destructor is code of the application.
+        // Dropped after the lock is released, because its destructor is application code.
         drop(removed);
     }
 }
@@ -295,12 +306,12 @@ impl fmt::Debug for Registration {
 pub(crate) struct ConnectionHandlers {
     registry: Arc<Registry>,
     agent: String,
-    /// Guards the handlers that have served this connection; held for a look-up or a change.
+    /// Guards the handlers that have served this connection; held for a lookup or a change.
     serving: Mutex<Vec<(u64, Arc<dyn RequestHandler>)>>,
 }
 
 impl ConnectionHandlers {
-    /// The handlers that select a request, the last registered first.
+    /// Returns the handlers that select a request, the last registered first.
     pub(crate) fn of(&self, request: &AgentRequest) -> Vec<Arc<dyn RequestHandler>> {
         let entries = self.registry.lock().list.clone();
         let selects = |entry: &&Entry| {
@@ -312,7 +323,7 @@ impl ConnectionHandlers {
         entries.iter().rev().filter(selects).map(|entry| self.serving(entry)).collect()
     }
 
-    /// What all handlers advertise; the last registered wins.
+    /// Returns the capabilities of all handlers. If several set one member, the last registered wins.
     pub(crate) fn capabilities(&self) -> Map<String, Value> {
         let entries = self.registry.lock().list.clone();
         let mut all = Map::new();
@@ -334,32 +345,32 @@ impl ConnectionHandlers {
         let own = catch_unwind(AssertUnwindSafe(|| entry.handler.for_connection(&self.agent)));
         let handler = own.ok().flatten().unwrap_or_else(|| Arc::clone(&entry.handler));
         let mut serving = self.lock();
-        // Another task may have been quicker.
+        // Another task may have added it meanwhile.
         known(&serving).unwrap_or_else(|| {
             serving.push((entry.id, Arc::clone(&handler)));
             handler
         })
     }
 
-    /// A session has ended.
+    /// Notifies the handlers that a session has ended.
     pub(crate) async fn session_ended(&self, session_id: &str) {
         for handler in self.all() {
             released(|| handler.session_ended(session_id)).await;
         }
     }
 
-    /// The connection is being closed.
+    /// Notifies the handlers that the connection is being closed.
     pub(crate) async fn connection_ended(&self) {
         for handler in self.all() {
             released(|| handler.connection_ended()).await;
         }
     }
 
-    /// The connection is gone.
+    /// Notifies the handlers that the connection is lost.
     pub(crate) fn close(&self) {
         for handler in self.all() {
             if catch_unwind(AssertUnwindSafe(|| handler.close())).is_err() {
-                tracing::error!("an agent request handler panicked while it was closed");
+                tracing::error!("an agent request handler panicked in `close`");
             }
         }
     }
@@ -379,13 +390,13 @@ impl fmt::Debug for ConnectionHandlers {
     }
 }
 
-/// Waits for a handler to release something; a panic of it is logged.
+/// Waits for a handler to release resources. Logs a panic.
 async fn released(release: impl FnOnce() -> BoxFuture<'static, ()>) {
     let done = match catch_unwind(AssertUnwindSafe(release)) {
         Ok(done) => AssertUnwindSafe(done).catch_unwind().await,
         Err(panic) => Err(panic),
     };
     if done.is_err() {
-        tracing::error!("an agent request handler panicked while it released what it holds");
+        tracing::error!("an agent request handler panicked while releasing resources");
     }
 }

@@ -1,4 +1,4 @@
-//! Forms: the fields that a question wants filled in.
+//! Forms of questions: fields, and the check of an answer.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use super::reply::ReplyError;
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// What a text has to look like.
+    /// The format of a text field.
     pub enum TextFormat {
-        /// An address of electronic mail.
+        /// An e-mail address.
         Email = "email",
         /// A URI.
         Uri = "uri",
@@ -19,17 +19,17 @@ open_enum! {
     }
 }
 
-/// A form that the user is asked to fill in.
+/// A form for the user to fill in.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct QuestionForm {
-    /// What to show above it.
+    /// The title of the form.
     pub title: Option<String>,
-    /// What it is about.
+    /// A description of the form.
     pub description: Option<String>,
-    /// Its fields, in the order in which they came.
+    /// The fields, in the agent's order.
     pub fields: Vec<FormField>,
-    /// The JSON schema that it was read from.
+    /// The JSON schema of the form, as received.
     pub schema: Value,
 }
 
@@ -37,86 +37,86 @@ pub struct QuestionForm {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct FormField {
-    /// Its name in the answer.
+    /// The name of the field in the answer.
     pub name: String,
-    /// What to show.
+    /// The display title.
     pub title: Option<String>,
-    /// What it is for.
+    /// A description of the field.
     pub description: Option<String>,
-    /// Whether an answer needs it.
+    /// Whether an answer must contain the field.
     pub required: bool,
-    /// What it holds if nothing else is entered.
+    /// The default value.
     pub default: Option<Value>,
-    /// What can be entered.
+    /// The type of the field, with its constraints.
     pub kind: FieldKind,
-    /// The field as it came.
+    /// The schema of the field, as received.
     pub raw: Value,
 }
 
-/// What can be entered into a field.
+/// The type of a form field, with its constraints.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FieldKind {
     /// A text.
     #[non_exhaustive]
     Text {
-        /// How many characters it has at least.
+        /// The minimum number of characters.
         min_length: Option<u64>,
-        /// How many characters it has at most.
+        /// The maximum number of characters.
         max_length: Option<u64>,
-        /// The regular expression that it matches.
+        /// The regular expression that the text must match.
         pattern: Option<String>,
-        /// What it looks like.
+        /// The format of the text.
         format: Option<TextFormat>,
     },
-    /// One of these.
+    /// One of these choices.
     Choice(Vec<FormChoice>),
-    /// Some of these.
+    /// Any number of these choices.
     #[non_exhaustive]
     Choices {
-        /// What can be chosen.
+        /// The choices.
         options: Vec<FormChoice>,
-        /// How many at least.
+        /// The minimum number of choices.
         min: Option<u64>,
-        /// How many at most.
+        /// The maximum number of choices.
         max: Option<u64>,
     },
     /// A number.
     #[non_exhaustive]
     Number {
-        /// The smallest.
+        /// The minimum value.
         min: Option<f64>,
-        /// The largest.
+        /// The maximum value.
         max: Option<f64>,
     },
     /// A whole number.
     #[non_exhaustive]
     Integer {
-        /// The smallest.
+        /// The minimum value.
         min: Option<i64>,
-        /// The largest.
+        /// The maximum value.
         max: Option<i64>,
     },
     /// Yes or no.
     Boolean,
-    /// Something that this version has no name for; [`FormField::raw`] has it.
+    /// A type that this version does not know; see [`FormField::raw`].
     Other,
 }
 
-/// One thing that can be chosen.
+/// One choice of a field or question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormChoice {
-    /// What goes into the answer.
+    /// The value that the answer contains.
     pub value: String,
-    /// What to show.
+    /// The display title.
     pub title: String,
-    /// What it means.
+    /// A description of the choice.
     pub description: Option<String>,
 }
 
 impl QuestionForm {
-    /// Reads a form from its JSON schema.
+    /// Parses a form from its JSON schema.
     pub(super) fn read(schema: &Value) -> Self {
         let required: Vec<&str> = list(schema, "required").iter().filter_map(Value::as_str).collect();
         let properties = schema.get("properties").and_then(Value::as_object);
@@ -137,7 +137,7 @@ impl QuestionForm {
         }
     }
 
-    /// The answer that has the defaults of all fields, as far as there are any.
+    /// Returns an answer with the default value of every field that has one.
     #[must_use]
     pub fn defaults(&self) -> Value {
         let defaults =
@@ -145,17 +145,18 @@ impl QuestionForm {
         Value::Object(defaults.collect())
     }
 
-    /// Checks an answer against the fields: their types, bounds and choices, and that none is missing that is
-    /// required. Patterns and formats are the agent's to check.
+    /// Checks an answer against the form.
+    ///
+    /// Checks required fields, types, bounds and choices. Patterns and formats are left to the agent.
     ///
     /// # Errors
-    /// [`ReplyError::Unfit`] names the first field that does not fit.
+    /// [`ReplyError::Unfit`] with the first invalid field.
     pub fn check(&self, answer: &Value) -> Result<(), ReplyError> {
-        let Some(members) = answer.as_object() else { return Err(unfit("", "it is no object")) };
+        let Some(members) = answer.as_object() else { return Err(unfit("", "is not an object")) };
         for field in &self.fields {
             match members.get(&field.name) {
                 Some(value) => field.kind.check(value).map_err(|reason| unfit(&field.name, reason))?,
-                None if field.required => return Err(unfit(&field.name, "it is missing")),
+                None if field.required => return Err(unfit(&field.name, "is missing")),
                 None => {}
             }
         }
@@ -192,39 +193,39 @@ impl FieldKind {
     fn check(&self, value: &Value) -> Result<(), &'static str> {
         match self {
             Self::Text { min_length, max_length, .. } => {
-                let length = value.as_str().ok_or("it is no text")?.chars().count() as u64;
-                within(length, *min_length, *max_length, "it is too short", "it is too long")
+                let length = value.as_str().ok_or("is not a string")?.chars().count() as u64;
+                within(length, *min_length, *max_length, "is too short", "is too long")
             }
-            Self::Choice(options) => chosen(options, value).then_some(()).ok_or("it is none of the choices"),
+            Self::Choice(options) => chosen(options, value).then_some(()).ok_or("is not one of the choices"),
             Self::Choices { options, min, max } => {
-                let values = value.as_array().ok_or("it is no list")?;
+                let values = value.as_array().ok_or("is not a list")?;
                 if !values.iter().all(|value| chosen(options, value)) {
-                    return Err("it is none of the choices");
+                    return Err("is not one of the choices");
                 }
-                within(values.len() as u64, *min, *max, "too few are chosen", "too many are chosen")
+                within(values.len() as u64, *min, *max, "has too few choices", "has too many choices")
             }
             Self::Number { min, max } => {
-                let number = value.as_f64().ok_or("it is no number")?;
-                within(number, *min, *max, "it is too small", "it is too large")
+                let number = value.as_f64().ok_or("is not a number")?;
+                within(number, *min, *max, "is too small", "is too large")
             }
             Self::Integer { min, max } => {
-                let number = value.as_i64().ok_or("it is no whole number")?;
-                within(number, *min, *max, "it is too small", "it is too large")
+                let number = value.as_i64().ok_or("is not an integer")?;
+                within(number, *min, *max, "is too small", "is too large")
             }
-            Self::Boolean => value.is_boolean().then_some(()).ok_or("it is neither yes nor no"),
+            Self::Boolean => value.is_boolean().then_some(()).ok_or("is not a boolean"),
             Self::Other => Ok(()),
         }
     }
 }
 
 impl FormChoice {
-    /// Reads choices: with titles under the name that is given, or bare ones under `enum`.
+    /// Parses choices: those with titles from the member `titled`, those without from `enum`.
     fn read_all(value: &Value, titled: &str) -> Option<Vec<Self>> {
         let choices = value.get(titled).or_else(|| value.get("enum"))?.as_array()?;
         Some(choices.iter().filter_map(Self::read).collect())
     }
 
-    /// Reads one choice: a text, a pair of id and label, or an object.
+    /// Parses one choice: a string, a pair of id and label, or an object.
     pub(super) fn read(value: &Value) -> Option<Self> {
         if let Some(text) = value.as_str() {
             return Some(Self { value: text.to_owned(), title: text.to_owned(), description: None });
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_field_is_read_and_unknown_ones_are_kept() {
+    fn every_field_type_is_parsed_and_unknown_types_are_preserved() {
         let form = form();
         let names: Vec<_> = form.fields.iter().map(|field| field.name.as_str()).collect();
         assert_eq!(
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_do_not_fit_are_told_by_their_field() {
+    fn an_invalid_answer_is_reported_with_its_field() {
         let form = form();
         let good =
             json!({"name": "Ada", "colour": "g", "age": 36, "ratio": 1, "tags": ["a", "c"], "strange": [1]});
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_for_a_schema_is_an_empty_form() {
+    fn an_invalid_schema_is_an_empty_form() {
         for schema in [json!(null), json!([]), json!({"properties": 5}), json!({"required": "x"})] {
             let form = QuestionForm::read(&schema);
             assert!(form.fields.is_empty());

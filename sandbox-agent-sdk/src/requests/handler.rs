@@ -1,4 +1,4 @@
-//! What decides about permissions besides policies.
+//! Permission handlers, and who decided a permission request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::policy::PermissionDecision;
 
 type Handle = Arc<dyn Fn(PermissionRequest) -> BoxFuture<'static, PermissionDecision> + Send + Sync>;
 
-/// An asynchronous function that decides about permissions.
+/// An asynchronous function that decides permission requests.
 #[derive(Clone)]
 pub(crate) struct PermissionHandler(Handle);
 
@@ -25,7 +25,7 @@ impl PermissionHandler {
 
     pub(crate) fn call(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
         let handler = Arc::clone(&self.0);
-        // The function itself runs in the future, so that a panic in it is caught with those of its future.
+        // Called inside the future, so that a panic in the function itself is caught too.
         Box::pin(async move { handler(request).await })
     }
 }
@@ -36,13 +36,13 @@ impl fmt::Debug for PermissionHandler {
     }
 }
 
-/// A permission request that was decided without a subscriber.
+/// A permission request that was decided without a deciding subscription.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PermissionDecided {
-    /// The request; [`PermissionRequest::outcome`] says how it was decided.
+    /// The request. [`PermissionRequest::outcome`] returns the decision.
     pub request: PermissionRequest,
-    /// What decided.
+    /// Who decided.
     pub by: DecidedBy,
 }
 
@@ -52,7 +52,7 @@ impl PermissionDecided {
     }
 }
 
-/// What decided about a permission.
+/// Who decided a permission request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecidedBy {
@@ -60,6 +60,9 @@ pub enum DecidedBy {
     Policy,
     /// The [permission handler](crate::ClientOptions::permission_handler).
     Handler,
-    /// There was no handler, no turn that is read by events and no deciding subscription: it was refused.
+    /// The default: the request was rejected because nothing decided it.
+    ///
+    /// There was no handler, no turn read with [`Turn::next_event`](crate::Turn::next_event), and no
+    /// [deciding](crate::Events::deciding) subscription.
     Default,
 }

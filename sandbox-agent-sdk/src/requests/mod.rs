@@ -1,12 +1,12 @@
-//! Requests of the agent to the client: permissions, questions and, on shared endpoints, unclaimed requests.
+//! Requests from the agent to the client: permissions, questions, and unclaimed requests of shared endpoints.
 //!
 //! # Permissions
 //!
-//! A [`PermissionRequest`] has everything the agent sent: its [options](PermissionRequest::options), the
-//! [tool call](PermissionRequest::tool_call) with its input and files, and the [raw](PermissionRequest::raw) request. It is
-//! answered once: [`allow_once`](PermissionRequest::allow_once), `allow_always`, `reject_once`, `reject_always`,
-//! [`cancel`](PermissionRequest::cancel), or [`choose`](PermissionRequest::choose) an option by its id. A later answer is
-//! [`ReplyError::Stale`]. Dropping a request cancels it.
+//! A [`PermissionRequest`] contains everything the agent sent: the [options](PermissionRequest::options), the
+//! [tool call](PermissionRequest::tool_call) with its input and files, and the [raw](PermissionRequest::raw)
+//! parameters. It is decided once: by [`allow_once`](PermissionRequest::allow_once), `allow_always`,
+//! `reject_once`, `reject_always`, [`cancel`](PermissionRequest::cancel), or [`choose`](PermissionRequest::choose)
+//! with an option id. A later decision fails with [`ReplyError::Stale`]. Dropping a request cancels it.
 //!
 //! | [policy](crate::ClientOptions::permissions) | allows | leaves to the application | rejects |
 //! |---|---|---|---|
@@ -17,20 +17,20 @@
 //! | [a function](PermissionPolicy::function) | its choice | its choice | its choice, and everything if it panics |
 //!
 //! The application decides with a [handler](crate::ClientOptions::permission_handler), with
-//! [`Turn::next_event`](crate::Turn::next_event) or with [`Events::deciding`](crate::Events::deciding). Without one of them
-//! a request is rejected, and one warning per session says so. Time never approves anything. When the turn is cancelled, the
-//! agent ends or the client disconnects, every open request is cancelled. A request that was answered never appears again
-//! after a reconnect.
+//! [`Turn::next_event`](crate::Turn::next_event) or with [`Events::deciding`](crate::Events::deciding). Without
+//! any of these the request is rejected, and one warning per session is logged. No request is ever allowed by a
+//! timeout. When the turn is cancelled, the agent ends, or the client disconnects, all open requests are
+//! cancelled. After a reconnect, a request that was already decided does not appear again.
 //!
-//! On a shared endpoint a request belongs to this client only while a call of this client about its session is pending.
-//! Every other request is [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).
+//! On a shared endpoint a request belongs to this client only while a call of this client about its session is
+//! pending. Every other request arrives as [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).
 //!
 //! # Questions
 //!
-//! [`Event::Question`](crate::Event::Question) has a [form](QuestionKind::Form) with typed fields, a [page](QuestionKind::Url)
-//! to open, or [choices](QuestionKind::Choice). An answer that does not fit the form is [`ReplyError::Unfit`] and leaves the
-//! question open. [`ClientOptions::questions`](crate::ClientOptions::questions) advertises that the application answers
-//! questions.
+//! [`Event::Question`](crate::Event::Question) asks the user to fill in a [form](QuestionKind::Form) with typed
+//! fields, to open a [web page](QuestionKind::Url), or to [choose](QuestionKind::Choice). An answer that does not
+//! match the form fails with [`ReplyError::Unfit`], and the question stays open.
+//! [`ClientOptions::questions`](crate::ClientOptions::questions) advertises support for questions to the agent.
 
 mod agent_request;
 mod form;

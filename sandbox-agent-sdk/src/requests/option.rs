@@ -1,4 +1,4 @@
-//! The answers that an agent offers to a request for a permission.
+//! The options of a permission request.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -6,49 +6,47 @@ use serde_json::{Value, json};
 use crate::convert::open_enum::open_enum;
 
 open_enum! {
-    /// What choosing an option means.
+    /// The meaning of a permission option.
     pub enum PermissionKind {
-        /// This time.
+        /// Allows the action this time.
         AllowOnce = "allow_once",
-        /// From now on.
+        /// Allows the action from now on.
         AllowAlways = "allow_always",
-        /// Not this time.
+        /// Rejects the action this time.
         RejectOnce = "reject_once",
-        /// Never.
+        /// Rejects the action from now on.
         RejectAlways = "reject_always",
     }
 }
 
 impl PermissionKind {
-    /// Whether choosing such an option allows what the agent asks for. A kind that this version does not know
-    /// allows nothing.
+    /// Returns whether an option of this kind allows the action. `false` for an unknown kind.
     #[must_use]
     pub fn is_allow(&self) -> bool {
         matches!(self, Self::AllowOnce | Self::AllowAlways)
     }
 }
 
-/// One of the answers that the agent offers.
+/// One option of a permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PermissionOption {
-    /// The id by which it is chosen.
+    /// The id to pass to [`PermissionRequest::choose`](super::PermissionRequest::choose).
     #[serde(rename = "optionId")]
     pub id: String,
-    /// What to show.
+    /// The display name.
     pub name: String,
-    /// What it means; `None` if the agent does not say.
+    /// The meaning; `None` if the agent does not specify it.
     pub kind: Option<PermissionKind>,
-    /// The option as it came; not serialised.
+    /// The option as received. Not serialized.
     #[serde(skip)]
     pub raw: Value,
 }
 
 impl PermissionOption {
-    /// Reads the options of a request. What has no id cannot be chosen and is left to the raw request.
+    /// Parses the options of a request. Skips options without an id, which cannot be chosen.
     ///
-    /// Early servers name an option `id` instead of `optionId` and leave out its kind; the id is the name of the
-    /// kind there.
+    /// Early servers use `id` instead of `optionId` and send no kind. Their ids are the names of the kinds.
     pub(super) fn read_all(params: &Value) -> Vec<Self> {
         let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let read = options.iter().filter_map(|option| {
@@ -65,13 +63,13 @@ impl PermissionOption {
         read.collect()
     }
 
-    /// The first option of the first kind that is offered.
+    /// Returns the first option of the first of these kinds that the agent offers.
     pub(super) fn find<'a>(options: &'a [Self], kinds: &[PermissionKind]) -> Option<&'a Self> {
         kinds.iter().find_map(|kind| options.iter().find(|option| option.kind.as_ref() == Some(kind)))
     }
 }
 
-/// Refusing: by an option that rejects if there is one, else by cancelling.
+/// Returns a rejecting response: an option that rejects if there is one, otherwise "cancelled".
 pub(super) fn refusal(options: &[PermissionOption]) -> Value {
     match PermissionOption::find(options, &[PermissionKind::RejectOnce, PermissionKind::RejectAlways]) {
         Some(option) => selected(&option.id),
@@ -94,7 +92,7 @@ mod tests {
     use super::{PermissionKind, PermissionOption, cancelled, refusal, selected};
 
     #[test]
-    fn an_option_of_an_unknown_kind_is_kept_and_one_without_an_id_is_left_out() {
+    fn an_option_of_an_unknown_kind_is_preserved_and_one_without_an_id_is_skipped() {
         let params = json!({"options": [
             {"optionId": "y", "name": "Yes", "kind": "allow_once", "_meta": {"hot": true}},
             {"optionId": "z", "kind": "brand_new"}, {"name": "no id"}, 5, {"optionId": 7}]});
@@ -107,17 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn early_servers_say_the_kind_by_the_id() {
+    fn the_kind_of_an_early_servers_option_is_its_id() {
         let options = PermissionOption::read_all(&json!({"options": [
             {"id": "allow_once", "name": "Allow once"}, {"id": "deny", "name": "Deny"},
             {"id": "allow_always", "kind": "reject_once"}]}));
         assert_eq!(options[0].kind, Some(PermissionKind::AllowOnce));
         assert_eq!(options[1].kind, None);
-        assert_eq!(options[2].kind, Some(PermissionKind::RejectOnce), "what the agent says counts");
+        assert_eq!(
+            options[2].kind,
+            Some(PermissionKind::RejectOnce),
+            "the kind that the agent sends takes precedence"
+        );
     }
 
     #[test]
-    fn refusing_takes_an_option_that_rejects_and_cancels_without_one() {
+    fn a_rejection_uses_a_rejecting_option_and_cancels_without_one() {
         let table = [
             (
                 json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]),

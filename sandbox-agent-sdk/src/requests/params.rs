@@ -1,4 +1,4 @@
-//! The parameters of an agent request, and what all of them take.
+//! The parameters of agent requests, and the memory that all of them use.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// Bounds what all open agent requests take together.
+/// Limits the memory of all open agent requests together.
 #[derive(Debug)]
 pub(crate) struct Admission {
     bound: usize,
@@ -18,7 +18,7 @@ impl Admission {
         Self { bound, bytes: AtomicUsize::new(0) }
     }
 
-    /// Reserves room for a request; `None` if there is not enough.
+    /// Reserves memory for a request; `None` if the limit would be exceeded.
     pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bound);
         self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
@@ -26,7 +26,7 @@ impl Admission {
     }
 }
 
-/// Room that one request takes until this is dropped.
+/// The reserved memory of one request. Dropping this releases it.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
@@ -39,7 +39,7 @@ impl Drop for Admitted {
     }
 }
 
-/// The parameters of a request, which count for as long as they are in memory.
+/// The parameters of a request. They count towards the limit while they are in memory.
 #[derive(Debug)]
 pub(crate) struct Params {
     /// The id of the request, as text.
@@ -57,7 +57,7 @@ impl Params {
         &self.id
     }
 
-    /// What they count for, in bytes.
+    /// Returns how much they count, in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.admitted.bytes
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::Admission;
 
     #[test]
-    fn requests_are_admitted_up_to_the_bound_and_make_room_when_they_go() {
+    fn requests_are_admitted_up_to_the_limit_and_release_memory_on_drop() {
         let admission = Arc::new(Admission::new(10));
         let below = admission.admit(9).unwrap();
         assert!(admission.admit(2).is_none(), "above");

@@ -1,4 +1,4 @@
-//! Permissions.
+//! Permission requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,46 +11,46 @@ use super::policy::PermissionDecision;
 use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::update::ToolCall;
 
-/// An answer by what it means rather than by its id.
+/// A decision by its meaning instead of an option id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PermissionReply {
-    /// Allows it this time.
+    /// Allows the action this time.
     Once,
-    /// Allows it from now on; where that is not offered, this time.
+    /// Allows the action from now on, or, if that is not offered, this time.
     Always,
-    /// Refuses it; where only refusing for ever is offered, for ever.
+    /// Rejects the action this time, or, if that is not offered, from now on.
     Reject,
 }
 
-/// How a permission request was answered.
+/// The decision of a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PermissionOutcome {
     /// An option was selected.
     #[non_exhaustive]
     Selected {
-        /// Its id.
+        /// The id of the option.
         option_id: String,
-        /// What it means; `None` if the agent does not say.
+        /// The meaning of the option; `None` if the agent does not specify it.
         kind: Option<PermissionKind>,
     },
     /// The request was cancelled.
     Cancelled,
-    /// It was answered with something else, by [`PermissionRequest::respond_raw`].
+    /// Another response, sent with [`PermissionRequest::respond_raw`].
     Other,
 }
 
-/// The agent asks whether it may do something.
+/// A permission request of the agent.
 ///
-/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one fails with
-/// [`ReplyError::Stale`]. When the last copy that can decide is dropped without an answer, the request is cancelled.
-/// Copies in subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. An agent never gets a
-/// permission that was not given.
+/// It is cheap to clone and can be decided once: the first decision counts, and a later one fails with
+/// [`ReplyError::Stale`]. Dropping the last deciding copy without a decision cancels the request. Copies in
+/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. The agent never gets
+/// a permission that was not granted.
 #[derive(Clone)]
 pub struct PermissionRequest {
     inner: Arc<Inner>,
-    /// Keeps the request open; `None` in a copy that only observes it.
+    /// Keeps the request open; `None` in a copy that only observes.
     stake: Option<Arc<Stake>>,
 }
 
@@ -62,12 +62,12 @@ struct Inner {
     reply: Reply,
 }
 
-/// Cancels the request when it is dropped, unless it was answered before.
+/// Cancels the request on drop, unless it was decided before.
 struct Stake(Arc<Inner>);
 
 impl Drop for Stake {
     fn drop(&mut self) {
-        // It was answered before, or the agent does not wait any more.
+        // An error means that it was decided before, or that the agent no longer waits.
         let _ = self.0.reply.give(&cancelled());
     }
 }
@@ -94,63 +94,66 @@ impl PermissionRequest {
         Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
     }
 
-    /// A copy that does not keep the request open.
+    /// Returns a copy that does not keep the request open.
     pub(crate) fn observed(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), stake: None }
     }
 
-    /// Drops a copy whose holder does not decide. If no other copy does, the request is refused.
+    /// Drops a copy whose holder does not decide. Rejects the request if this was the last deciding copy.
     pub(crate) fn release(self) {
         if self.stake.as_ref().is_some_and(|stake| Arc::strong_count(stake) == 1) {
-            // The agent may have taken it back meanwhile.
+            // An error means that the agent no longer waits.
             let _ = self.refuse();
         }
     }
 
-    /// The id of the request, unique among the open requests of a connection.
+    /// Returns the id of the request, unique among the open requests of a connection.
     #[must_use]
     pub fn id(&self) -> &str {
         self.inner.raw.id()
     }
 
-    /// The session that asks.
+    /// Returns the id of the session that sent the request.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.inner.session_id.as_deref()
     }
 
-    /// The tool call that it is about. What the agent reported of it before is merged in: kind, title, input, changes.
+    /// Returns the tool call that needs the permission.
+    ///
+    /// It includes what the agent reported about this call before: kind, title, input and changes.
     #[must_use]
     pub fn tool_call(&self) -> Option<&ToolCall> {
         self.inner.tool_call.as_ref()
     }
 
-    /// The answers that the agent offers.
+    /// Returns the options that the agent offers.
     #[must_use]
     pub fn options(&self) -> &[PermissionOption] {
         &self.inner.options
     }
 
-    /// What the agent says besides: the member `_meta`.
+    /// Returns the member `_meta` of the request.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.inner.raw.get("_meta")
     }
 
-    /// The request as it came, with whatever this version has no name for.
+    /// Returns the parameters as received, including unknown members.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.inner.raw
     }
 
-    /// Whether an answer is still wanted: nobody has given one, the turn was not cancelled, and agent and connection
-    /// live.
+    /// Returns whether the agent still waits for a decision.
+    ///
+    /// `false` after a decision, after the turn was cancelled, and after the agent or the connection has ended.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.inner.reply.is_open()
     }
 
-    /// How it was answered, if it was.
+    /// Returns the decision; `None` if there is none.
     #[must_use]
     pub fn outcome(&self) -> Option<PermissionOutcome> {
         let result = self.inner.reply.result()?;
@@ -168,49 +171,51 @@ impl PermissionRequest {
         })
     }
 
-    /// Waits until no answer is expected any more: it was answered, the turn was cancelled, or the agent, the session
-    /// or the connection has ended. A user interface closes its dialog then.
+    /// Waits until the agent no longer waits for a decision.
+    ///
+    /// That is the case after a decision, when the turn is cancelled, and when the agent, the session or the
+    /// connection ends. A user interface closes its dialog then.
     pub async fn closed(&self) {
         self.inner.reply.closed().await;
     }
 
-    /// Allows it this time.
+    /// Allows the action this time.
     ///
     /// # Errors
-    /// [`ReplyError::NotOffered`] if the agent offers nothing of the kind: the request stays open.
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::NotOffered`] if the agent does not offer this option; the request stays open.
+    /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn allow_once(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::AllowOnce])
     }
 
-    /// Allows it from now on.
+    /// Allows the action from now on.
     ///
     /// # Errors
-    /// As [`allow_once`](Self::allow_once).
+    /// Same as [`allow_once`](Self::allow_once).
     pub fn allow_always(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::AllowAlways])
     }
 
-    /// Refuses it this time.
+    /// Rejects the action this time.
     ///
     /// # Errors
-    /// As [`allow_once`](Self::allow_once).
+    /// Same as [`allow_once`](Self::allow_once).
     pub fn reject_once(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::RejectOnce])
     }
 
-    /// Refuses it from now on.
+    /// Rejects the action from now on.
     ///
     /// # Errors
-    /// As [`allow_once`](Self::allow_once).
+    /// Same as [`allow_once`](Self::allow_once).
     pub fn reject_always(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::RejectAlways])
     }
 
-    /// Answers by what the answer means, with the next best option where the agent does not offer the very one.
+    /// Chooses the option that is closest to this decision.
     ///
     /// # Errors
-    /// As [`allow_once`](Self::allow_once).
+    /// Same as [`allow_once`](Self::allow_once).
     pub fn reply(&self, reply: PermissionReply) -> Result<(), ReplyError> {
         use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
         self.of_kind(match reply {
@@ -220,10 +225,10 @@ impl PermissionRequest {
         })
     }
 
-    /// Chooses an option by its id, whatever its kind.
+    /// Chooses an option of any kind by its id.
     ///
     /// # Errors
-    /// As [`allow_once`](Self::allow_once).
+    /// Same as [`allow_once`](Self::allow_once).
     pub fn choose(&self, option_id: &str) -> Result<(), ReplyError> {
         if !self.inner.options.iter().any(|option| option.id == option_id) {
             return Err(ReplyError::NotOffered);
@@ -231,26 +236,26 @@ impl PermissionRequest {
         self.inner.reply.give(&selected(option_id))
     }
 
-    /// Refuses: by an option that rejects if the agent offers one, else by cancelling.
+    /// Rejects the action: with an option that rejects if the agent offers one, otherwise by cancelling.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn refuse(&self) -> Result<(), ReplyError> {
         self.inner.reply.give(&refusal(&self.inner.options))
     }
 
-    /// Answers that the turn was cancelled.
+    /// Responds with the outcome `cancelled`.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn cancel(&self) -> Result<(), ReplyError> {
         self.inner.reply.give(&cancelled())
     }
 
-    /// Answers with any result, as it is.
+    /// Responds with any result, unchanged.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn respond_raw(&self, result: &Value) -> Result<(), ReplyError> {
         self.inner.reply.give(result)
     }
@@ -264,7 +269,7 @@ impl PermissionRequest {
         self.inner.reply.give(&selected(&option.id))
     }
 
-    /// Does what a policy decided; `false` if somebody has to be asked.
+    /// Applies the decision of a policy. Returns `false` if the policy leaves it to others.
     pub(crate) fn obey(&self, decision: &PermissionDecision) -> bool {
         let done = match decision {
             PermissionDecision::Reply(reply) => self.reply(*reply),
@@ -274,9 +279,9 @@ impl PermissionRequest {
         };
         if done == Err(ReplyError::NotOffered) {
             tracing::warn!(
-                "a permission policy chose what the agent does not offer; the permission is refused"
+                "a permission policy chose an option that the agent does not offer; the request is rejected"
             );
-            // The agent may have taken the request back meanwhile.
+            // An error means that the agent no longer waits.
             let _ = self.refuse();
         }
         true

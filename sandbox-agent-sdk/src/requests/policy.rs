@@ -1,4 +1,4 @@
-//! Deciding about permissions before anybody is asked.
+//! Permission policies, which decide before any handler or subscriber.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,58 +8,69 @@ use super::option::{PermissionKind, PermissionOption};
 use super::permission::{PermissionReply, PermissionRequest};
 use crate::update::ToolKind;
 
-/// What a permission policy decides.
+/// The decision of a permission policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PermissionDecision {
-    /// The request is answered so. An answer that the agent does not offer refuses it.
+    /// Decides by meaning. Rejects the request if the agent does not offer it.
     Reply(PermissionReply),
-    /// The option with this id is chosen. An option that the agent does not offer refuses it.
+    /// Chooses the option with this id. Rejects the request if the agent does not offer it.
     Option(String),
-    /// The request is refused: by an option that rejects if there is one, else by cancelling.
+    /// Rejects the request: with an option that rejects if there is one, otherwise by cancelling.
     Refuse,
-    /// The decision is left to the handler, to the reader of the turn or to deciding subscriptions; without any of these
-    /// the request is refused.
+    /// Leaves the decision to the application.
+    ///
+    /// The handler, the reader of the turn or a deciding subscription decides. Without any of these the request is
+    /// rejected.
     Ask,
 }
 
 type Decide = Arc<dyn Fn(&PermissionRequest) -> PermissionDecision + Send + Sync>;
 
-/// What decides about permissions first. No policy approves anything because time has passed.
+/// Decides permission requests before any handler or subscriber.
+///
+/// No policy grants a permission because time has passed.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {
-    /// The [handler](crate::ClientOptions::permission_handler) decides; without one, turns that are read by
-    /// [`next_event`](crate::Turn::next_event) and [deciding](crate::Events::deciding) subscriptions, and the first answer
-    /// counts. Without any of these, requests are refused.
+    /// Leaves every decision to the application. The default.
+    ///
+    /// The [handler](crate::ClientOptions::permission_handler) decides. Without a handler, turns that are read
+    /// with [`next_event`](crate::Turn::next_event) and [deciding](crate::Events::deciding) subscriptions
+    /// decide, and the first decision counts. Without any of these, requests are rejected.
     #[default]
     Ask,
-    /// Everything is allowed that the agent offers to allow, this time rather than for ever. Where it offers no such
-    /// option, the decision is left open as with [`Ask`](Self::Ask).
+    /// Allows everything for which the agent offers an allowing option.
+    ///
+    /// Prefers "this time" to "from now on". A request without an allowing option is treated like
+    /// [`Ask`](Self::Ask).
     BypassPermissions,
-    /// Changes of files are allowed, where the agent offers to allow them this time or for ever. Everything
-    /// else, deleting and moving included, is left open as with [`Ask`](Self::Ask).
+    /// Allows changes of files, if the agent offers an allowing option.
+    ///
+    /// Everything else, including deleting and moving files, is treated like [`Ask`](Self::Ask).
     AcceptEdits,
-    /// Everything is refused.
+    /// Rejects everything.
     Deny,
-    /// A function decides: [`PermissionPolicy::function`].
+    /// A function decides. See [`PermissionPolicy::function`].
     Function(PermissionFunction),
 }
 
-/// A function that decides about permissions.
+/// A function that decides permission requests.
 #[derive(Clone)]
 pub struct PermissionFunction(Decide);
 
 impl PermissionPolicy {
-    /// A function decides. It runs where all events pass: keep it short, and leave what takes longer to
-    /// [`PermissionDecision::Ask`]. If it panics, the request is refused.
+    /// Creates a policy from a function.
+    ///
+    /// The function blocks the event loop: it must return quickly. Return [`PermissionDecision::Ask`] for
+    /// decisions that take longer. If the function panics, the request is rejected.
     pub fn function(
         decide: impl Fn(&PermissionRequest) -> PermissionDecision + Send + Sync + 'static,
     ) -> Self {
         Self::Function(PermissionFunction(Arc::new(decide)))
     }
 
-    /// What the policy says to a request.
+    /// Returns the policy's decision about a request.
     #[must_use]
     pub fn decide(&self, request: &PermissionRequest) -> PermissionDecision {
         match self {
@@ -72,14 +83,14 @@ impl PermissionPolicy {
             },
             Self::Function(PermissionFunction(decide)) => catch_unwind(AssertUnwindSafe(|| decide(request)))
                 .unwrap_or_else(|_| {
-                    tracing::error!("a permission policy panicked; the permission is refused");
+                    tracing::error!("a permission policy panicked; the request is rejected");
                     PermissionDecision::Refuse
                 }),
         }
     }
 }
 
-/// Chooses an option that allows, the one with the smaller consequences first.
+/// Chooses an option that allows the action, preferably only this time.
 fn allow(options: &[PermissionOption]) -> PermissionDecision {
     match PermissionOption::find(options, &[PermissionKind::AllowOnce, PermissionKind::AllowAlways]) {
         Some(option) => PermissionDecision::Option(option.id.clone()),

@@ -1,4 +1,4 @@
-//! Questions.
+//! Questions of the agent to the user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,29 +12,28 @@ use crate::error::RpcError;
 
 /// The method of structured questions.
 pub(crate) const ELICITATION: &str = "elicitation/create";
-/// The notification that what a user was sent elsewhere for is done.
+/// The notification that the user has finished on a web page.
 pub(crate) const ELICITATION_COMPLETE: &str = "elicitation/complete";
-/// The method by which servers pass on an agent's questions.
+/// The method with which servers forward an agent's questions.
 pub(crate) const REQUEST_QUESTION: &str = "_sandboxagent/session/request_question";
 
-/// Which questions a program is ready for, as the agent is told.
+/// Which kinds of questions the client advertises to the agent.
 ///
-/// It is an announcement: a question that an agent asks without having been told reaches the subscribers of events all
-/// the same.
+/// A question that was not advertised is still delivered to subscribers of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QuestionSupport {
-    /// None.
+    /// No questions.
     #[default]
     Off,
     /// Forms.
     Forms,
-    /// Forms, and sending the user to a web page.
+    /// Forms and web pages.
     FormsAndUrls,
 }
 
 impl QuestionSupport {
-    /// The announcement, if there is anything to announce.
+    /// Returns the capability to advertise, if there is one.
     pub(crate) fn to_value(self) -> Option<Value> {
         match self {
             Self::Off => None,
@@ -44,45 +43,46 @@ impl QuestionSupport {
     }
 }
 
-/// What a question wants of the user.
+/// What the user is asked to do.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum QuestionKind {
-    /// To fill in a form.
+    /// Fill in a form.
     Form(QuestionForm),
-    /// To open a page. That the user is done there is told as
-    /// [`Event::QuestionCompleted`](crate::Event::QuestionCompleted).
+    /// Open a web page.
+    ///
+    /// [`Event::QuestionCompleted`](crate::Event::QuestionCompleted) reports that the user has finished there.
     #[non_exhaustive]
     Url {
-        /// The id by which its completion is told.
+        /// The id of the question in [`Event::QuestionCompleted`](crate::Event::QuestionCompleted).
         id: String,
-        /// The page. It comes from the agent: show it before it is opened.
+        /// The URL. It comes from the agent: show it to the user before you open it.
         url: String,
     },
-    /// To choose. Without options, any text will do.
+    /// Choose one of these. An empty list means any text.
     Choice(Vec<FormChoice>),
-    /// Something that this version has no name for; [`QuestionRequest::raw`] has it.
+    /// A kind that this version does not know; see [`QuestionRequest::raw`].
     Other,
 }
 
-/// The agent asks the user something.
+/// A question of the agent to the user.
 ///
-/// It is cheap to clone, and it can be answered once: the first answer counts, and a later one fails with
-/// [`ReplyError::Stale`]. When the last copy that can decide is dropped without an answer, the question is cancelled.
-/// Copies in subscriptions that are not [deciding](crate::Events::deciding) do not keep it open.
+/// It is cheap to clone and can be answered once: the first answer counts, and a later one fails with
+/// [`ReplyError::Stale`]. Dropping the last deciding copy without an answer cancels the question. Copies in
+/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open.
 #[derive(Clone)]
 pub struct QuestionRequest {
     inner: Arc<Inner>,
-    /// Keeps the question open; `None` in a copy that only observes it.
+    /// Keeps the question open; `None` in a copy that only observes.
     _stake: Option<Arc<Stake>>,
 }
 
-/// Cancels the question when it is dropped, unless it was answered before.
+/// Cancels the question on drop, unless it was answered before.
 struct Stake(Arc<Inner>);
 
 impl Drop for Stake {
     fn drop(&mut self) {
-        // It was answered before, or the agent does not wait any more.
+        // An error means that it was answered before, or that the agent no longer waits.
         let _ = self.0.reply.give(&cancelled(&self.0.method));
     }
 }
@@ -107,82 +107,86 @@ impl QuestionRequest {
         Self { _stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
     }
 
-    /// A copy that does not keep the question open.
+    /// Returns a copy that does not keep the question open.
     pub(crate) fn observed(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), _stake: None }
     }
 
-    /// The id of the request, unique among the open requests of a connection.
+    /// Returns the id of the request, unique among the open requests of a connection.
     #[must_use]
     pub fn id(&self) -> &str {
         self.inner.raw.id()
     }
 
-    /// Waits until no answer is expected any more.
+    /// Waits until the agent no longer waits for an answer.
     pub async fn closed(&self) {
         self.inner.reply.closed().await;
     }
 
-    /// The session that asks.
+    /// Returns the id of the session that sent the question.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.text("sessionId")
     }
 
-    /// The tool call that asks, if one does.
+    /// Returns the id of the tool call that the question belongs to, if any.
     #[must_use]
     pub fn tool_call_id(&self) -> Option<&str> {
         self.text("toolCallId")
     }
 
-    /// The question in words.
+    /// Returns the text of the question.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         self.text("message").or_else(|| self.text("prompt")).or_else(|| self.text("question"))
     }
 
-    /// What it wants of the user.
+    /// Returns what the user is asked to do.
     #[must_use]
     pub fn kind(&self) -> &QuestionKind {
         &self.inner.kind
     }
 
-    /// The JSON schema that an answer has to fit, if the agent gives one.
+    /// Returns the JSON schema of the answer, if the agent sent one.
     #[must_use]
     pub fn schema(&self) -> Option<&Value> {
         self.inner.raw.get("requestedSchema")
     }
 
-    /// What the agent says besides: the member `_meta`.
+    /// Returns the member `_meta` of the request.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.inner.raw.get("_meta")
     }
 
-    /// The method by which it came.
+    /// Returns the method of the request.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.inner.method
     }
 
-    /// The request as it came, with whatever this version has no name for.
+    /// Returns the parameters as received, including unknown members.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.inner.raw
     }
 
-    /// Whether an answer is still wanted: nobody has given one, the turn was not cancelled, and agent and connection
-    /// live.
+    /// Returns whether the agent still waits for an answer.
+    ///
+    /// `false` after an answer, after the turn was cancelled, and after the agent or the connection has ended.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.inner.reply.is_open()
     }
 
-    /// Answers it: a form with an object that has its fields, anything else with a text or a list of texts.
+    /// Sends the user's answer.
+    ///
+    /// The answer to a form is an object with its fields. The answer to any other question is a string or a list
+    /// of strings.
     ///
     /// # Errors
-    /// [`ReplyError::Unfit`] if it does not fit the form: the question stays open. [`ReplyError::Stale`] if it is too
-    /// late.
+    /// [`ReplyError::Unfit`] if the answer does not match the form; the question stays open.
+    /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn answer(&self, answer: &Value) -> Result<(), ReplyError> {
         if let QuestionKind::Form(form) = &self.inner.kind {
             form.check(answer)?;
@@ -193,11 +197,11 @@ impl QuestionRequest {
         })
     }
 
-    /// Agrees to what needs no answer: to open the page.
+    /// Accepts a question that needs no answer: the user opens the web page.
     ///
     /// # Errors
-    /// [`ReplyError::NotOffered`] if the question wants an answer: it stays open. [`ReplyError::Stale`] if it is too
-    /// late.
+    /// [`ReplyError::NotOffered`] if the question needs an answer; it stays open. [`ReplyError::Stale`] if the
+    /// agent no longer waits for an answer.
     pub fn accept(&self) -> Result<(), ReplyError> {
         match self.inner.kind {
             QuestionKind::Form(_) | QuestionKind::Choice(_) => Err(ReplyError::NotOffered),
@@ -207,10 +211,10 @@ impl QuestionRequest {
         }
     }
 
-    /// Declines to answer.
+    /// Declines the question: the user does not want to answer.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn decline(&self) -> Result<(), ReplyError> {
         self.inner.reply.give(&match self.inner.method.as_str() {
             ELICITATION => json!({"action": "decline"}),
@@ -218,26 +222,26 @@ impl QuestionRequest {
         })
     }
 
-    /// Answers that the user has left.
+    /// Cancels the question: the user dismissed it without a choice.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn cancel(&self) -> Result<(), ReplyError> {
         self.inner.reply.give(&cancelled(&self.inner.method))
     }
 
-    /// Answers with any result, as it is.
+    /// Responds with any result, unchanged.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn respond_raw(&self, result: &Value) -> Result<(), ReplyError> {
         self.inner.reply.give(result)
     }
 
-    /// Answers with an error.
+    /// Responds with an error.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it is too late.
+    /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn fail(&self, error: RpcError) -> Result<(), ReplyError> {
         self.inner.reply.refuse(error)
     }
@@ -265,7 +269,7 @@ fn read_kind(method: &str, params: &Value) -> QuestionKind {
         return QuestionKind::Choice(options.iter().filter_map(FormChoice::read).collect());
     }
     match (text("mode").as_deref(), params.get("requestedSchema"), text("elicitationId"), text("url")) {
-        // Agents older than the modes send a schema alone.
+        // Older agents send a schema without a mode.
         (Some("form") | None, Some(schema), _, _) => QuestionKind::Form(QuestionForm::read(schema)),
         (Some("url"), _, Some(id), Some(url)) => QuestionKind::Url { id, url },
         _ => QuestionKind::Other,
@@ -289,7 +293,7 @@ mod tests {
     use super::{ELICITATION, QuestionKind, QuestionSupport, REQUEST_QUESTION, read_kind};
 
     #[test]
-    fn every_mode_is_read_and_an_unknown_one_is_kept_raw() {
+    fn every_mode_is_parsed_and_an_unknown_one_is_preserved() {
         let form = json!({"mode": "form", "requestedSchema": {"properties": {"a": {"type": "boolean"}}}});
         assert!(matches!(read_kind(ELICITATION, &form), QuestionKind::Form(form) if form.fields.len() == 1));
         let url = json!({"mode": "url", "elicitationId": "e", "url": "https://example.org"});
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_in_every_shape() {
+    fn options_are_parsed_in_every_format() {
         let params =
             json!({"options": [["a", "A"], "b", {"id": "c", "label": "C"}, {"value": "d"}, 5, ["e"], null]});
         let QuestionKind::Choice(options) = read_kind(REQUEST_QUESTION, &params) else { panic!("no choice") };
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_is_announced() {
+    fn only_enabled_questions_are_advertised() {
         assert_eq!(QuestionSupport::Off.to_value(), None);
         assert_eq!(QuestionSupport::Forms.to_value(), Some(json!({"form": {}})));
         assert_eq!(QuestionSupport::FormsAndUrls.to_value(), Some(json!({"form": {}, "url": {}})));

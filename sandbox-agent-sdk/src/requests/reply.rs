@@ -1,4 +1,4 @@
-//! Responses that can be given once.
+//! Responses that can be sent once.
 
 use std::any::Any;
 use std::fmt;
@@ -59,43 +59,44 @@ impl From<wire::Responder> for Responder {
     }
 }
 
-/// What is held while a request is open, and dropped when it is answered.
+/// Resources of an open request, dropped with the response.
 pub(crate) type Held = Box<dyn Any + Send>;
 
-/// The one response to a request. If it is dropped without one, the connection responds that it was cancelled.
+/// The single response to a request. Without a response, dropping it makes the connection respond "cancelled".
 pub(super) struct Reply {
-    /// Guards the right to respond; held to take it.
+    /// Guards the right to respond; held while it is taken.
     open: Mutex<Option<(Responder, Held)>>,
     /// The result that was given.
     result: OnceLock<Value>,
     waiters: Arc<Waiters>,
 }
 
-/// The tasks that wait for the end of a request.
+/// The tasks that wait until a request is closed.
 #[derive(Default)]
 struct Waiters {
     /// Guards the wakers; held for a push or a take.
     wakers: Mutex<Vec<Waker>>,
 }
 
-/// Why an answer was not given.
+/// The error of responding to an agent request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// The request was answered before, or the agent does not wait any more: the turn was cancelled, or the
-    /// connection has ended.
-    #[error("the request has been answered or taken back")]
+    /// The request already has a response, or the agent no longer waits for one.
+    ///
+    /// The agent stops waiting when the turn is cancelled, and when the session or the connection ends.
+    #[error("the request already has a response, or the agent no longer waits for one")]
     Stale,
-    /// The agent does not offer what was answered.
-    #[error("the agent does not offer this answer")]
+    /// The agent does not offer this response. The request stays open.
+    #[error("the agent does not offer this response")]
     NotOffered,
-    /// The answer does not fit what was asked, and the request stays open.
-    #[error("the answer does not fit `{field}`: {reason}")]
+    /// The answer does not match the form of the question. The question stays open.
+    #[error("invalid answer: {} {reason}", part(.field))]
     #[non_exhaustive]
     Unfit {
-        /// Which part of it; empty if it is the whole.
+        /// The name of the invalid field; empty if the whole answer is invalid.
         field: String,
-        /// What is wrong with it.
+        /// What is wrong with it, for example `is missing`.
         reason: &'static str,
     },
 }
@@ -110,7 +111,7 @@ impl Reply {
         let (responder, _held) = self.take().ok_or(ReplyError::Stale)?;
         let given = responder.respond(result);
         if given {
-            // The right to respond was taken, so that nothing was set before.
+            // Only one caller gets the right to respond, so nothing was set before.
             let _ = self.result.set(result.clone());
         }
         self.waiters.wake_all();
@@ -124,17 +125,17 @@ impl Reply {
         if given { Ok(()) } else { Err(ReplyError::Stale) }
     }
 
-    /// The result that was given, if one was.
+    /// Returns the result that was sent, if any.
     pub(super) fn result(&self) -> Option<&Value> {
         self.result.get()
     }
 
-    /// Whether a response is still expected.
+    /// Returns whether the agent still waits for a response.
     pub(super) fn is_open(&self) -> bool {
         self.lock().as_ref().is_some_and(|(responder, _)| !responder.is_closed())
     }
 
-    /// Waits until no response is expected any more.
+    /// Waits until the agent no longer waits for a response.
     pub(super) async fn closed(&self) {
         poll_fn(|context| self.poll_closed(context)).await;
     }
@@ -143,7 +144,7 @@ impl Reply {
         self.waiters.add(context.waker());
         let mut open = self.lock();
         let Some((responder, _)) = open.as_mut() else { return Poll::Ready(()) };
-        // The connection wakes one waker, so that it is given one that wakes all who wait.
+        // The connection wakes one waker only, so it gets a waker that wakes all waiting tasks.
         let all = Waker::from(Arc::clone(&self.waiters));
         pin!(responder.closed()).poll(&mut Context::from_waker(&all))
     }
@@ -175,6 +176,11 @@ impl Wake for Waiters {
     fn wake(self: Arc<Self>) {
         self.wake_all();
     }
+}
+
+/// Names the invalid part of an answer.
+fn part(field: &str) -> String {
+    if field.is_empty() { "the answer".to_owned() } else { format!("field `{field}`") }
 }
 
 impl fmt::Debug for Reply {

@@ -15,16 +15,17 @@ use crate::error::RpcError;
 
 /// The method of permission requests.
 pub(crate) const REQUEST_PERMISSION: &str = "session/request_permission";
-/// How much of a method or a session id a summary keeps.
+/// The maximum length of a method and of a session id in a summary.
 const SUMMARY_CHARS: usize = 256;
 
-/// An agent request on a shared endpoint that belongs to no pending call of this client.
+/// An agent request on a shared endpoint that is not addressed to this client.
 ///
-/// Every client of a shared endpoint receives the requests of all agents. A request is addressed to this client only
-/// while a call of this client about its session is pending; every other request arrives as this event and is never
-/// answered unless the application [claims](Self::claim) it. Dropping it leaves it to the client it belongs to.
+/// Every client of a shared endpoint receives the requests of all agents. A request is addressed to this
+/// client only while a call of this client about its session is pending. Every other request arrives as an
+/// `UnclaimedRequest`. This client responds to it only if the application [claims](Self::claim) it.
+/// Dropping it leaves the request to the client that it belongs to.
 ///
-/// It is cheap to clone; one claim succeeds.
+/// It is cheap to clone. Only one claim succeeds.
 #[derive(Clone)]
 pub struct UnclaimedRequest {
     inner: Arc<Inner>,
@@ -33,36 +34,37 @@ pub struct UnclaimedRequest {
 struct Inner {
     method: String,
     session_id: Option<String>,
-    /// `None` if they could not be decoded.
+    /// `None` if they cannot be decoded.
     params: Option<Arc<Params>>,
-    /// Guards the right to respond; held to take it.
+    /// Guards the right to respond; held while it is taken.
     open: Mutex<Option<Open>>,
     claimed: Arc<AtomicBool>,
 }
 
-/// What a claim needs.
+/// The resources that a claim needs.
 pub(crate) struct Open {
     pub(crate) responder: Responder,
-    /// Makes what is held while the claimed request is open.
+    /// Creates the resources that are held while the claimed request is open.
     pub(crate) hold: Box<dyn FnOnce() -> Held + Send>,
 }
 
-/// A request that the application has claimed and now answers.
+/// A request that the application has claimed and must respond to.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ClaimedRequest {
-    /// The agent asks for a permission.
+    /// A permission request.
     Permission(PermissionRequest),
-    /// The agent asks a question.
+    /// A question.
     Question(QuestionRequest),
     /// Any other request: files, terminals, extension methods.
     Other(OtherRequest),
 }
 
-/// A claimed request without a type of its own.
+/// A claimed request that is neither a permission request nor a question.
 ///
-/// It is cheap to clone and can be answered once. If the last copy is dropped without a response, the agent receives
-/// an error. [`AgentTools::answer`](crate::tools::AgentTools::answer) serves requests for files and terminals.
+/// It is cheap to clone and can be responded to once. If the last copy is dropped without a response, the
+/// agent receives an error. [`AgentTools::answer`](crate::tools::AgentTools::answer) serves requests for files
+/// and terminals.
 #[derive(Clone)]
 pub struct OtherRequest {
     inner: Arc<Other>,
@@ -79,9 +81,9 @@ struct Other {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct UnclaimedSummary {
-    /// The method; long ones are cut.
+    /// The method, truncated if it is long.
     pub method: String,
-    /// The session that the request names, if it names one that can be read; long ids are cut.
+    /// The session id in the request, truncated if it is long; `None` if it is missing or invalid.
     pub session_id: Option<String>,
 }
 
@@ -97,33 +99,33 @@ impl UnclaimedRequest {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The method.
+    /// Returns the method.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.inner.method
     }
 
-    /// The session that the request names; `None` if it names none, two, or one that cannot be read.
+    /// Returns the session id in the request; `None` if it is missing, ambiguous or invalid.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.inner.session_id.as_deref()
     }
 
-    /// The parameters as received; `None` if they are nested too deep or too large to decode.
+    /// Returns the parameters as received; `None` if they are nested too deep or too large to decode.
     #[must_use]
     pub fn raw(&self) -> Option<&Value> {
         self.inner.params.as_deref().map(|params| &**params)
     }
 
-    /// Whether the request can still be claimed.
+    /// Returns whether the request can still be claimed.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.lock().as_ref().is_some_and(|open| !open.responder.is_closed())
     }
 
-    /// Takes responsibility for the request: from now on this client answers it.
+    /// Claims the request: from now on this client responds to it.
     ///
-    /// Another client of the endpoint may answer it as well; the server accepts the first response.
+    /// Another client of the endpoint may respond as well; the server accepts the first response.
     ///
     /// # Errors
     /// [`ReplyError::Stale`] if it was claimed before, its session or the connection has ended, or too many
@@ -153,7 +155,7 @@ impl UnclaimedRequest {
         Ok(claimed)
     }
 
-    /// Gives up the right to claim it, without a response.
+    /// Releases the right to claim the request, without a response.
     pub(crate) fn release(&self) {
         self.inner.release();
     }
@@ -162,7 +164,7 @@ impl UnclaimedRequest {
         self.inner.params.as_ref().map_or(0, |params| params.weight())
     }
 
-    /// What a timeout says of it, and whether it was claimed by then.
+    /// Returns the summary for a timeout error, and a flag that is set when the request is claimed.
     pub(crate) fn summary(&self) -> (UnclaimedSummary, Arc<AtomicBool>) {
         let cut = |text: &str| text.chars().take(SUMMARY_CHARS).collect();
         let summary = UnclaimedSummary {
@@ -185,7 +187,7 @@ impl Inner {
     fn release(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(open) = open {
-            // If it was cancelled before, there is nothing to leave to others.
+            // An error means that the request was cancelled before.
             let _ = open.responder.ignore();
         }
     }
@@ -197,7 +199,7 @@ impl Drop for Inner {
     }
 }
 
-/// An unclaimed request that is not kept open by this.
+/// A weak reference to an unclaimed request, which does not keep it open.
 #[derive(Clone)]
 pub(crate) struct WeakUnclaimed(std::sync::Weak<Inner>);
 
@@ -208,25 +210,25 @@ impl WeakUnclaimed {
 }
 
 impl OtherRequest {
-    /// The method.
+    /// Returns the method.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.inner.method
     }
 
-    /// The session that the request names, if it names one.
+    /// Returns the session id in the request, if there is one.
     #[must_use]
     pub fn session_id(&self) -> Option<&str> {
         self.inner.session_id.as_deref()
     }
 
-    /// The parameters as received; `None` if they are nested too deep or too large to decode.
+    /// Returns the parameters as received; `None` if they are nested too deep or too large to decode.
     #[must_use]
     pub fn raw(&self) -> Option<&Value> {
         self.inner.params.as_deref().map(|params| &**params)
     }
 
-    /// Whether a response is still expected.
+    /// Returns whether the agent still waits for a response.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.inner.reply.is_open()
@@ -235,7 +237,7 @@ impl OtherRequest {
     /// Responds with this result.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it was answered before or the agent no longer waits.
+    /// [`ReplyError::Stale`] if there was a response before, or the agent no longer waits.
     pub fn respond(&self, result: &Value) -> Result<(), ReplyError> {
         self.inner.reply.give(result)
     }
@@ -243,7 +245,7 @@ impl OtherRequest {
     /// Responds with an error.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it was answered before or the agent no longer waits.
+    /// [`ReplyError::Stale`] if there was a response before, or the agent no longer waits.
     pub fn fail(&self, error: RpcError) -> Result<(), ReplyError> {
         self.inner.reply.refuse(error)
     }

@@ -1,8 +1,8 @@
 //! Events of sessions that are being created.
 
-use std::collections::HashMap;
-
 use super::entry::Entry;
+use crate::client::event::Hold;
+use crate::client::maps::HashMap;
 
 /// How many bytes are held for all sessions that are being created, and how many events of each.
 const MAX_BYTES: usize = 32 << 20;
@@ -25,12 +25,15 @@ pub(super) struct Held {
     pub(super) entries: Vec<Entry>,
     /// The first event that did not fit, and how many there were.
     pub(super) lost: Option<(Entry, u64)>,
+    /// The hold on the latest event, if events are held back until they are stored.
+    latest: Option<Hold>,
 }
 
 impl Early {
     /// Holds an event of an unknown session. Returns whether it has to be stored, itself or by the mark of a loss.
-    pub(super) fn hold(&mut self, session: &str, entry: Entry) -> bool {
+    pub(super) fn hold(&mut self, session: &str, entry: Entry, latest: Option<Hold>) -> bool {
         let held = self.held.entry(session.to_owned()).or_default();
+        held.latest = latest;
         if self.bytes + entry.weight <= MAX_BYTES && held.entries.len() < MAX_EVENTS && held.lost.is_none() {
             self.bytes += entry.weight;
             held.entries.push(entry);
@@ -44,6 +47,11 @@ impl Early {
             }
         }
         false
+    }
+
+    /// The hold on the latest event of a session.
+    pub(super) fn latest(&self, session: &str) -> Option<&Hold> {
+        self.held.get(session)?.latest.as_ref()
     }
 
     /// Gives the events of a session that is known now.

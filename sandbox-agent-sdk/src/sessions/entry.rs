@@ -1,10 +1,12 @@
 //! What is stored of an event.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, raw_update};
 use crate::Event;
-use crate::client::event::Weight;
+use crate::client::event::{Hold, Holder, Weight};
 use crate::client::random::random_id;
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::session::Timestamp;
@@ -23,8 +25,10 @@ pub(super) struct Entry {
     pub(super) weight: usize,
     /// The stream that it came on, as the feed counts them.
     pub(super) stream: u64,
-    /// Whether nothing behind it counts as stored until it is.
+    /// Whether nothing after it counts as stored until it is.
     pub(super) is_held: bool,
+    /// Holds it back from the application until it is stored.
+    pub(super) holder: Option<Arc<Holder>>,
 }
 
 impl Entry {
@@ -69,13 +73,37 @@ impl Entry {
 
     /// An event that is not of the stream.
     pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
-        Self { kind, payload, position: None, rpc_id: None, weight: 0, stream: 0, is_held: false }
+        Self {
+            kind,
+            payload,
+            position: None,
+            rpc_id: None,
+            weight: 0,
+            stream: 0,
+            is_held: false,
+            holder: None,
+        }
     }
 
     /// An event about an agent request.
     pub(super) fn about(mut self, rpc_id: Option<String>) -> Self {
         self.rpc_id = rpc_id;
         self
+    }
+
+    /// Holds it back from the application until it is released; dropping it discards it.
+    pub(super) fn hold_back(&mut self) -> Hold {
+        let holder = Holder::new();
+        let hold = holder.hold();
+        self.holder = Some(Arc::new(holder));
+        hold
+    }
+
+    /// Gives it to the application.
+    pub(super) fn release(&self) {
+        if let Some(holder) = &self.holder {
+            holder.release();
+        }
     }
 
     /// The event to be stored.

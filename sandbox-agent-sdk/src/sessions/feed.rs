@@ -1,6 +1,6 @@
 //! Brings what the client sees to the trackers of stored sessions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -11,9 +11,12 @@ use tokio::sync::Notify;
 use super::early::Early;
 use super::entry::Entry;
 use super::inbox::{Inbox, Item, Pushed};
+use super::options::Durability;
 use super::progress::Progress;
 use super::store::StoredEventKind;
 use super::tracker::Command;
+use crate::client::event::{Fate, Hold, Holder};
+use crate::client::maps::HashMap;
 use crate::client::{Hub, LogSink};
 use crate::error::RpcError;
 use crate::event::Origin;
@@ -38,6 +41,8 @@ pub(super) struct Feed {
     falling_asleep: AtomicBool,
     /// Whether nothing stores what is pushed any more.
     closed: AtomicBool,
+    /// Whether the application gets events after they were stored.
+    holds: bool,
     /// Events that did not fit, by session, until they are reported.
     lost: Mutex<BTreeMap<String, u64>>,
     /// Whether the progress is to be stored.
@@ -52,8 +57,8 @@ struct State {
     routes: HashMap<String, Route>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
-    /// The turns of this process, by the id of the agent's session: their end is delivered even after the route is gone.
-    turns: HashMap<String, Mailbox>,
+    /// The turns of this process with their ids, by the id of the agent's session: their end is delivered even after the route is gone.
+    turns: HashMap<String, (String, Mailbox)>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
     foreign: HashMap<String, Mailbox>,
     /// Agent requests on endpoints of other processes that are offered here, by session and id.
@@ -79,6 +84,8 @@ struct Route {
     session: String,
     inbox: Mailbox,
     bound_at: u64,
+    /// The hold on the latest event, if events are held back until they are stored.
+    latest: Option<Hold>,
 }
 
 /// A moment: what was bound before a later loss of the agent is gone with it.
@@ -90,7 +97,7 @@ pub(super) struct Moment {
 
 impl Feed {
     /// A feed that sees everything from now on.
-    pub(super) fn attached(hub: &Hub, advance_every: usize) -> Arc<Self> {
+    pub(super) fn attached(hub: &Hub, durability: Durability, advance_every: usize) -> Arc<Self> {
         let feed = Arc::new(Self {
             state: Mutex::default(),
             is_numbered: Arc::clone(hub.is_numbered()),
@@ -98,6 +105,7 @@ impl Feed {
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            holds: durability == Durability::BeforeDelivery,
             lost: Mutex::default(),
             is_due: AtomicBool::new(false),
             news: Notify::new(),
@@ -147,7 +155,13 @@ impl Feed {
     /// Returns `false` if the agent was lost since that moment.
     pub(super) fn route(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) -> bool {
         let mut state = self.lock();
-        let route = Route { session: session.to_owned(), inbox: Arc::clone(inbox), bound_at: since.clock };
+        let mut route = Route {
+            session: session.to_owned(),
+            inbox: Arc::clone(inbox),
+            bound_at: since.clock,
+            latest: None,
+        };
+        route.latest = state.latest_hold(agent_session);
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
@@ -209,10 +223,10 @@ impl Feed {
     }
 
     /// A turn of this process runs in an agent's session.
-    pub(super) fn begin_turn(&self, agent_session: &str, inbox: &Mailbox) {
+    pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
-        state.turns.insert(agent_session.to_owned(), Arc::clone(inbox));
+        state.turns.insert(agent_session.to_owned(), (turn.to_owned(), Arc::clone(inbox)));
     }
 
     /// Waits for the response to a prompt of another program.
@@ -278,11 +292,15 @@ impl Feed {
         self.news.notify_one();
     }
 
-    fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) {
+    /// Gives an entry to the tracker of its session. Returns a hold if the application is to get it later.
+    fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) -> Option<Hold> {
         entry.stream = state.stream;
         entry.is_held = entry.position.is_some();
         let at = entry.held_at();
-        let is_held = if let Some(route) = state.routes.get(session) {
+        let mut hold = None;
+        let is_held = if let Some(route) = state.routes.get_mut(session) {
+            hold = self.holds.then(|| entry.hold_back());
+            route.latest.clone_from(&hold);
             let pushed = route.inbox.push(entry);
             if matches!(pushed, Pushed::FirstLost | Pushed::Lost) {
                 self.lose(&route.session);
@@ -291,12 +309,19 @@ impl Feed {
         } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
         {
             gone.inbox.push(entry).is_held()
+        } else if self.holds && state.turns.contains_key(session) {
+            // This process does not own the session of its turn any more, and does not store what happens in it.
+            return Some(entry.hold_back());
+        } else if state.early.creating > 0 {
+            hold = self.holds.then(|| entry.hold_back());
+            state.early.hold(session, entry, hold.clone())
         } else {
-            state.early.creating > 0 && state.early.hold(session, entry)
+            false
         };
         if let Some((_, offset)) = at.filter(|_| is_held) {
             state.progress.hold(offset);
         }
+        hold
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -309,6 +334,13 @@ impl State {
         if stream == self.stream {
             self.progress.settle(offset);
         }
+    }
+
+    /// The hold on the latest event of an agent's session.
+    fn latest_hold(&self, agent_session: &str) -> Option<Hold> {
+        let of_route = self.routes.get(agent_session).and_then(|route| route.latest.as_ref());
+        let latest = of_route.or_else(|| self.early.latest(agent_session));
+        latest.filter(|hold| hold.fate() == Fate::Held).cloned()
     }
 
     /// Whether what was bound then is gone.
@@ -369,7 +401,7 @@ impl State {
 }
 
 impl LogSink for Feed {
-    fn push(&self, entry: &LogEntry) {
+    fn push(&self, entry: &LogEntry) -> Option<Hold> {
         let position = entry.position.filter(|_| self.is_numbered.load(Ordering::Acquire));
         let mut state = self.lock();
         if let Some(position) = position
@@ -380,14 +412,21 @@ impl LogSink for Feed {
         }
         match &entry.record {
             LogRecord::Response { request_id, result } => state.responded(request_id, result),
-            LogRecord::Event(Event::TurnEnded(ended)) => state.turn_ended(&ended.session_id, &ended.outcome),
+            LogRecord::Event(Event::TurnEnded(ended)) => {
+                return state.turn_ended(&ended.session_id, &ended.outcome, self.holds);
+            }
             LogRecord::Settled(settlement) => {
                 if let Some(route) = state.routes.get(&settlement.session_id) {
                     route.inbox.note(Command::Described);
                 }
             }
-            record => self.happened(&mut state, record, entry, position),
+            record => return self.happened(&mut state, record, entry, position),
         }
+        None
+    }
+
+    fn latest_hold(&self, session: &str) -> Option<Hold> {
+        if self.holds { self.lock().latest_hold(session) } else { None }
     }
 
     fn is_read(&self) -> bool {
@@ -396,7 +435,13 @@ impl LogSink for Feed {
 }
 
 impl Feed {
-    fn happened(&self, state: &mut State, record: &LogRecord, entry: &LogEntry, position: Option<Position>) {
+    fn happened(
+        &self,
+        state: &mut State,
+        record: &LogRecord,
+        entry: &LogEntry,
+        position: Option<Position>,
+    ) -> Option<Hold> {
         let Some(session) = entry.session_id() else {
             if let LogRecord::Event(event) = record {
                 if let Event::Connection(connection) = event
@@ -406,15 +451,14 @@ impl Feed {
                 }
                 state.happened_to_all(event);
             }
-            return;
+            return None;
         };
         if entry.origin != Origin::Live {
-            return;
+            return None;
         }
         state.last_active = Some(SystemTime::now().into());
-        if let Some(entry) = Entry::of_record(record, position) {
-            self.deliver(state, session, entry);
-        }
+        let entry = Entry::of_record(record, position)?;
+        self.deliver(state, session, entry)
     }
 
     /// The tracker that stores the answer to an agent request of a session.
@@ -424,7 +468,7 @@ impl Feed {
             return Some(Arc::clone(offered));
         }
         let route = state.routes.get(session).map(|route| &route.inbox);
-        route.or_else(|| state.turns.get(session)).map(Arc::clone)
+        route.or_else(|| state.turns.get(session).map(|(_, inbox)| inbox)).map(Arc::clone)
     }
 }
 
@@ -435,13 +479,19 @@ impl State {
         }
     }
 
-    fn turn_ended(&mut self, session: &str, outcome: &Result<TurnOutcome, Error>) {
+    fn turn_ended(
+        &mut self,
+        session: &str,
+        outcome: &Result<TurnOutcome, Error>,
+        holds: bool,
+    ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
-        let turn = self.turns.remove(session);
-        let inbox = turn.or_else(|| self.routes.get(session).map(|route| Arc::clone(&route.inbox)));
-        if let Some(inbox) = inbox {
-            inbox.note(Command::TurnEnded(session.to_owned(), Box::new(outcome.clone())));
-        }
+        // A turn that another layer began is not stored as one.
+        let (turn, inbox) = self.turns.remove(session)?;
+        let holder = holds.then(Holder::new);
+        let hold = holder.as_ref().map(Holder::hold);
+        inbox.note(Command::TurnEnded(turn, Box::new(outcome.clone()), holder.map(Arc::new)));
+        hold
     }
 }
 
@@ -453,6 +503,8 @@ impl Drop for Creating {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         let unclaimed = state.early.end_creating();
+        // These sessions are not stored.
+        unclaimed.iter().for_each(Entry::release);
         unclaimed.iter().filter_map(Entry::held_at).for_each(|at| state.settle(at));
     }
 }

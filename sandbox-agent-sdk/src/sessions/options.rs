@@ -4,6 +4,22 @@ use std::time::Duration;
 
 use super::replay::ReplayLimits;
 
+/// When the application gets an event of a stored session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// At once. The event is stored in the background, within milliseconds.
+    #[default]
+    Background,
+    /// After it was stored, so that nothing that a user saw is missing from the store after the process was killed.
+    ///
+    /// Updates, agent requests and the end of a turn wait for the transaction that stores them. What the store does not
+    /// take within [`StoreOptions::retry_for`] is not delivered: [`Event::Lagged`](crate::Event::Lagged) or
+    /// [`Missed::Lagged`](crate::update::Missed::Lagged) stands for it, and its turn ends with
+    /// [`Error::Store`](crate::Error::Store).
+    BeforeDelivery,
+}
+
 /// How a [`StoredClient`](super::StoredClient) stores sessions.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "options do nothing until a client gets them"]
@@ -31,6 +47,8 @@ pub struct StoreOptions {
     pub resume_by_replay: bool,
     /// How long a prompt waits for a turn that another program began, before it cancels that turn: 10 s.
     pub open_turn_timeout: Duration,
+    /// When the application gets an event: at once.
+    pub durability: Durability,
 }
 
 impl StoreOptions {
@@ -46,68 +64,34 @@ impl StoreOptions {
             replay: ReplayLimits::default(),
             resume_by_replay: true,
             open_turn_timeout: Duration::from_secs(10),
+            durability: Durability::default(),
         }
     }
+}
 
+setters! { StoreOptions:
     /// Sets how many events of a session may wait to be stored; at least one.
-    pub fn capacity(mut self, events: usize) -> Self {
-        self.capacity = events.max(1);
-        self
-    }
-
+    capacity(events: usize) => capacity = events.max(1);
     /// Sets how many bytes the waiting events of a session may take. One event may take more.
-    pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.max_bytes = bytes;
-        self
-    }
-
+    max_bytes(bytes: usize) => max_bytes = bytes;
     /// Sets how many events are stored in one transaction; at least one.
-    pub fn batch(mut self, events: usize) -> Self {
-        self.batch = events.max(1);
-        self
-    }
-
+    batch(events: usize) => batch = events.max(1);
     /// Sets how long events are gathered for one transaction.
-    pub fn linger(mut self, time: Duration) -> Self {
-        self.linger = time;
-        self
-    }
-
+    linger(time: Duration) => linger = time;
     /// Sets after how many events of the endpoint a process stores how far it has read; at least one.
-    pub fn advance_every(mut self, events: usize) -> Self {
-        self.advance_every = events.max(1);
-        self
-    }
-
+    advance_every(events: usize) => advance_every = events.max(1);
     /// Sets how long a store that fails is tried again, and how long a call waits for it.
-    pub fn retry_for(mut self, time: Duration) -> Self {
-        self.retry_for = time;
-        self
-    }
-
+    retry_for(time: Duration) => retry_for = time;
     /// Sets how many messages of its history an agent gets at most. Default 50; the newest are sent.
-    pub fn replay_max_messages(mut self, messages: usize) -> Self {
-        self.replay.max_messages = messages;
-        self
-    }
-
+    replay_max_messages(messages: usize) => replay.max_messages = messages;
     /// Sets how many characters these may have. Default 12,000.
-    pub fn replay_max_chars(mut self, chars: usize) -> Self {
-        self.replay.max_chars = chars;
-        self
-    }
-
+    replay_max_chars(chars: usize) => replay.max_chars = chars;
     /// Sets whether a suspended session may be resumed by transcript replay.
-    pub fn resume_by_replay(mut self, allowed: bool) -> Self {
-        self.resume_by_replay = allowed;
-        self
-    }
-
+    resume_by_replay(allowed: bool) => resume_by_replay = allowed;
     /// Sets how long a prompt waits for a turn that another program began, before it cancels that turn.
-    pub fn open_turn_timeout(mut self, time: Duration) -> Self {
-        self.open_turn_timeout = time;
-        self
-    }
+    open_turn_timeout(time: Duration) => open_turn_timeout = time;
+    /// Sets when the application gets an event.
+    durability(durability: Durability) => durability = durability;
 }
 
 impl Default for StoreOptions {

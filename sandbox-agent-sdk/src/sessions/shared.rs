@@ -1,6 +1,6 @@
 //! What the stored sessions of a client share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use super::store::{
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
 use crate::client::event::Queue;
+use crate::client::maps::HashMap;
 use crate::client::random::random_id;
 use crate::connection::Capabilities;
 use crate::requests::Registration;
@@ -94,7 +95,7 @@ impl Shared {
         options: StoreOptions,
     ) -> Arc<Self> {
         let inner = client.inner();
-        let feed = Feed::attached(&inner.hub, options.advance_every);
+        let feed = Feed::attached(&inner.hub, options.durability, options.advance_every);
         let selects = Answers(Arc::downgrade(&feed));
         let shared = Arc::new(Self {
             store,
@@ -136,6 +137,7 @@ impl Shared {
             lost: 0,
             lost_at: None,
             is_failing: false,
+            not_stored: None,
         };
         let handle = Handle { inbox, view: seen };
         if client.inner().spawn(tracker.run()) {

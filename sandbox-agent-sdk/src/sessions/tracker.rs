@@ -11,11 +11,13 @@ use tokio::sync::{oneshot, watch};
 use super::entry::Entry;
 use super::feed::Moment;
 use super::inbox::{Inbox, Item};
+use super::options::Durability;
 use super::remote::RemoteTurn;
 use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
-use super::store::{Fence, SessionRecord, StoredError, StoredEventKind, TurnEnd};
+use super::store::{Fence, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
+use crate::client::event::Holder;
 use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
@@ -36,8 +38,8 @@ pub(super) use acquire::Wish;
 pub(super) enum Command {
     /// The agent, the server or the connection is gone.
     Gone,
-    /// A turn of this process ended in this session of the agent.
-    TurnEnded(String, Box<Result<TurnOutcome, Error>>),
+    /// The turn of this process with this id ended.
+    TurnEnded(String, Box<Result<TurnOutcome, Error>>, Option<Arc<Holder>>),
     /// The response to a prompt of another program arrived.
     ForeignTurnEnded(Response),
     /// The stream on which a turn of another program runs has ended, or is of another incarnation.
@@ -51,6 +53,8 @@ pub(super) enum Command {
     },
     /// Everything before is to be stored.
     Flush(oneshot::Sender<()>),
+    /// The application waits for the end of a turn, which is before this.
+    TurnStored(oneshot::Sender<Result<(), StoreError>>),
     Ask(Ask),
 }
 
@@ -70,6 +74,7 @@ pub(super) enum Ask {
         answer: oneshot::Sender<Result<Begun, Error>>,
     },
     Resend {
+        turn: String,
         prompt: Prompt,
         new: Option<Box<NewSession>>,
         answer: oneshot::Sender<Result<(Resend, Fence), Error>>,
@@ -137,6 +142,8 @@ pub(super) struct Tracker {
     pub(super) lost_at: Option<(u64, u64)>,
     /// Whether the last append failed because the store did not take it in time.
     pub(super) is_failing: bool,
+    /// Why something of the turn could not be stored.
+    pub(super) not_stored: Option<StoreError>,
 }
 
 /// A session that this process owns.
@@ -251,7 +258,9 @@ pub(super) enum LateReplay {
 impl Tracker {
     pub(super) async fn run(mut self) {
         while self.inbox.filled().await {
-            if !self.inbox.is_urgent(self.shared.options.batch) {
+            // An application that waits for the store does not wait for more events.
+            let is_awaited = self.shared.options.durability == Durability::BeforeDelivery;
+            if !is_awaited && !self.inbox.is_urgent(self.shared.options.batch) {
                 self.linger().await;
             }
             let items = self.inbox.take(self.shared.options.batch);
@@ -321,7 +330,7 @@ impl Tracker {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Gone => self.gone(),
-            Command::TurnEnded(session, outcome) => self.turn_ended(&session, &outcome).await,
+            Command::TurnEnded(turn, outcome, holder) => self.turn_ended(&turn, &outcome, holder).await,
             Command::ForeignTurnEnded(response) => self.foreign_turn_ended(Some(&response)).await,
             Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
@@ -330,6 +339,10 @@ impl Tracker {
                 self.describe().await;
                 // A caller that went away needs no answer.
                 let _ = done.send(());
+            }
+            Command::TurnStored(answer) => {
+                // A turn that was dropped needs no answer.
+                let _ = answer.send(self.not_stored.take().map_or(Ok(()), Err));
             }
             Command::Ask(ask) => {
                 self.inbox.set_busy(true);
@@ -358,8 +371,8 @@ impl Tracker {
                 self.show();
                 let _ = answer.send(begun);
             }
-            Ask::Resend { prompt, new, answer } => {
-                let resent = self.resend(prompt, new.as_deref()).await;
+            Ask::Resend { turn, prompt, new, answer } => {
+                let resent = self.resend(&turn, prompt, new.as_deref()).await;
                 self.show();
                 let _ = answer.send(resent);
             }
@@ -392,7 +405,9 @@ impl Tracker {
 
     /// Another process acquired the session.
     pub(super) fn lose_ownership(&mut self) {
-        if self.owned.is_some() {
+        if let Some(owned) = &self.owned {
+            self.not_stored =
+                Some(StoreError::OwnershipLost { id: self.id.clone(), epoch: owned.fence.epoch });
             tracing::debug!(session = self.id, "another process acquired the session");
             self.disown();
             self.show();

@@ -1,4 +1,4 @@
-//! Serves an agent's requests for files and terminals.
+//! Serves the agent's requests for files and terminals.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,67 +16,70 @@ use crate::requests::{AgentRequest, RequestHandler, Response};
 /// How many requests are served at once by default.
 const MAX_CALLS: usize = 256;
 
-/// Serves an agent's requests for files and terminals of this machine.
+/// Serves the agent's requests for files and terminals of this machine.
 ///
-/// A [client](crate::ClientOptions::files) has one of its own. It is a [`RequestHandler`]; use it alone to serve an agent in
-/// another way: advertise its [`capabilities`](Self::capabilities), and let it [`answer`](Self::answer) the agent's requests.
+/// The [options of a client](crate::ClientOptions::files) create one. To serve an agent without a client of this
+/// crate, advertise the [`capabilities`](Self::capabilities) and pass the agent's requests to
+/// [`answer`](Self::answer).
 #[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
 pub struct AgentTools {
     files: Option<Arc<dyn TextFiles>>,
     #[cfg(all(feature = "terminals", unix))]
     terminals: Option<Terminals>,
-    /// Chooses the access to files that is advertised to an agent.
+    /// Chooses the file access to advertise to an agent.
     pub(super) advertised: Option<AccessFunction>,
     max_calls: usize,
-    /// How many further requests may be served.
+    /// Limits how many requests are served concurrently.
     calls: Arc<Semaphore>,
 }
 
-/// Chooses the access to files that is advertised to an agent of a name.
+/// Chooses the file access to advertise, by the agent's name.
 pub(super) type AccessFunction = Arc<dyn Fn(&str) -> FileAccess + Send + Sync>;
 
 type Answer = BoxFuture<'static, Result<Value, RpcError>>;
 
 impl AgentTools {
-    /// No tools.
+    /// Creates an empty set of tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Offers these files.
+    /// Adds access to these files.
     pub fn files(self, files: impl TextFiles) -> Self {
         self.shared_files(Arc::new(files))
     }
 
-    /// Offers files that other code uses too.
+    /// Adds access to files that other code uses too.
     pub fn shared_files(mut self, files: Arc<dyn TextFiles>) -> Self {
         self.files = Some(files);
         self
     }
 
-    /// Offers these terminals.
+    /// Adds these terminals.
     #[cfg(all(feature = "terminals", unix))]
     pub fn terminals(mut self, terminals: Terminals) -> Self {
         self.terminals = Some(terminals);
         self
     }
 
-    /// Sets how many requests are served at once, over all sessions; further ones are refused with the reason
-    /// `too_many_calls`. Waiting for the exit of a command counts. Default 256.
+    /// Sets how many requests are served concurrently, over all sessions. Default 256.
+    ///
+    /// Further requests are rejected with the reason `too_many_calls`. A request that waits for the exit of a
+    /// command counts.
     pub fn max_calls(mut self, count: usize) -> Self {
         self.max_calls = count.min(Semaphore::MAX_PERMITS);
         self.calls = Arc::new(Semaphore::new(self.max_calls));
         self
     }
 
-    /// The capabilities to advertise to the agent, in the form of the member `clientCapabilities`.
+    /// Returns the capabilities to advertise to the agent, in the format of `clientCapabilities`.
     #[must_use]
     pub fn capabilities(&self) -> Value {
         self.capabilities_with(|access| access)
     }
 
-    /// The capabilities with the access to files that is chosen of the one that is allowed.
+    /// Returns the capabilities. `choose` maps the allowed file access to the advertised one.
     fn capabilities_with(&self, choose: impl FnOnce(FileAccess) -> FileAccess) -> Value {
         let allowed = self.files.as_ref().map_or(FileAccess::Nothing, |files| files.access());
         let access = choose(allowed);
@@ -93,8 +96,10 @@ impl AgentTools {
         })
     }
 
-    /// Serves a request of the agent; `None` if it is not for these tools, or they are off. Dropping the future ends the
-    /// work on it.
+    /// Serves a request of the agent.
+    ///
+    /// Returns `None` if the request is not for these tools, or if they are off. Dropping the future cancels the
+    /// request.
     #[must_use]
     pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
         let answer = self.unbounded_answer(method, params)?;
@@ -149,7 +154,7 @@ impl RequestHandler for AgentTools {
         offers.as_object().cloned().unwrap_or_default()
     }
 
-    /// Releases a terminal that the agent does not know of. It would run until the end of its session.
+    /// Releases a terminal whose id never reached the agent. Otherwise it would run until the session ends.
     fn undelivered(&self, method: &str, session_id: Option<&str>, result: &Value) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
         if let (Some(terminals), Some(session), "terminal/create") = (&self.terminals, session_id, method)
@@ -157,7 +162,7 @@ impl RequestHandler for AgentTools {
         {
             let (terminals, session) = (terminals.clone(), session.to_owned());
             return Box::pin(async move {
-                // The session may have ended meanwhile.
+                // An error means that the session has ended meanwhile.
                 let _ = terminals.release(&session, &id).await;
             });
         }
@@ -165,7 +170,7 @@ impl RequestHandler for AgentTools {
         Box::pin(std::future::ready(()))
     }
 
-    /// Ends the commands of a session.
+    /// Kills the commands of a session.
     fn session_ended(&self, session_id: &str) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = self.terminals.clone() {
@@ -176,7 +181,7 @@ impl RequestHandler for AgentTools {
         Box::pin(std::future::ready(()))
     }
 
-    /// Ends all commands, waits for that, and refuses further ones.
+    /// Kills all commands, waits for their end, and rejects new ones.
     fn connection_ended(&self) -> BoxFuture<'static, ()> {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = self.terminals.clone() {
@@ -185,7 +190,7 @@ impl RequestHandler for AgentTools {
         Box::pin(std::future::ready(()))
     }
 
-    /// Ends all commands before it returns, and refuses further ones.
+    /// Kills all commands before it returns, and rejects new ones.
     fn close(&self) {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(terminals) = &self.terminals {
@@ -233,7 +238,7 @@ fn write_request(params: &Value) -> Result<WriteText, RpcError> {
 fn terminal_answer(terminals: &Terminals, action: &str, params: &Value) -> Option<Answer> {
     let session = text(params, "sessionId");
     if action == "create" {
-        // Reserved now, so that the end of the session cancels it, whenever the work begins.
+        // Reserved now: the end of the session cancels the reservation, whenever the future is first polled.
         let place = session.map(|session| terminals.reserve(&session));
         let command = command_request(params);
         return Some(Box::pin(async move {
@@ -313,11 +318,11 @@ fn list<'a>(params: &'a Value, name: &str) -> Result<&'a [Value], RpcError> {
 }
 
 fn invalid(name: &str) -> RpcError {
-    RpcError::new(RpcError::INVALID_PARAMS, format!("the parameter `{name}` is missing or cannot be read"))
+    RpcError::new(RpcError::INVALID_PARAMS, format!("parameter `{name}` is missing or invalid"))
         .with_data(json!({"reason": "parameter", "parameter": name}))
 }
 
 fn too_many_calls(limit: usize) -> RpcError {
-    RpcError::new(RpcError::INTERNAL_ERROR, format!("{limit} calls are being worked on already"))
+    RpcError::new(RpcError::INTERNAL_ERROR, format!("{limit} requests are already being served"))
         .with_data(json!({"reason": "too_many_calls", "limit": limit}))
 }

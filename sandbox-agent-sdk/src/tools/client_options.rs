@@ -1,4 +1,4 @@
-//! The options of a client that concern tools.
+//! Client options for files and terminals.
 
 use std::sync::Arc;
 
@@ -9,15 +9,17 @@ use super::terminals::TerminalOptions;
 use crate::ClientOptions;
 
 impl ClientOptions {
-    /// Offers files to agents: `ConfinedFiles` for those of some directories, or your own. By default none are.
+    /// Lets agents read and write these files. Off by default.
+    ///
+    /// Use `ConfinedFiles` for the files below some directories, or your own [`TextFiles`].
     pub fn files(mut self, files: impl TextFiles) -> Self {
         self.parts.change(|tools: &mut ToolOptions| tools.files = Some(Arc::new(files)));
         self
     }
 
-    /// Which access to files is advertised to an agent of this name. It never exceeds what the files allow.
+    /// Sets a function that chooses the file access to advertise, by the agent's name.
     ///
-    /// By default it is [`FileAccess::advertised_to`] the agent.
+    /// Access that the files do not allow is never advertised. The default is [`FileAccess::advertised_to`].
     pub fn advertised_file_access(
         mut self,
         choose: impl Fn(&str) -> FileAccess + Send + Sync + 'static,
@@ -26,16 +28,18 @@ impl ClientOptions {
         self
     }
 
-    /// Offers terminals to agents: they may run commands on this machine. By default they may not. Every connection has
-    /// terminals of its own, which end with it.
+    /// Lets agents run commands on this machine. Off by default.
+    ///
+    /// Each connection has its own terminals, which end with it.
     #[cfg(all(feature = "terminals", unix))]
     pub fn terminals(mut self, terminals: TerminalOptions) -> Self {
         self.parts.change(|tools: &mut ToolOptions| tools.terminals = Some(terminals));
         self
     }
 
-    /// How many calls of files and terminals may work at once on one connection:
-    /// [`AgentTools::max_calls`](crate::tools::AgentTools::max_calls).
+    /// Sets how many requests for files and terminals one connection serves concurrently.
+    ///
+    /// See [`AgentTools::max_calls`](crate::tools::AgentTools::max_calls).
     pub fn max_tool_calls(mut self, count: usize) -> Self {
         self.parts.change(|tools: &mut ToolOptions| tools.max_calls = Some(count));
         self

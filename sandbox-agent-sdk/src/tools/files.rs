@@ -1,4 +1,4 @@
-//! Text files for the agent.
+//! Text files that an agent can access.
 
 #[cfg(feature = "files")]
 mod confined;
@@ -15,55 +15,56 @@ pub use self::confined::ConfinedFiles;
 pub use self::error::FileError;
 pub use self::lines::LineRange;
 
-/// Text files that an agent can read and write: those of a directory, the buffers of an editor, or anything else that
-/// has paths and text.
+/// Text files that an agent can read and write.
 ///
-/// Each request runs on its own task. Its future is dropped when the response is no longer wanted.
+/// These can be the files of a directory, the buffers of an editor, or anything else that has paths and text.
+/// Each request runs on its own task. Its future is dropped when the agent no longer waits for the response.
 pub trait TextFiles: Send + Sync + 'static {
-    /// Reads a file, or some lines of it: [`LineRange::of`].
+    /// Reads a file, or some of its lines. See [`LineRange::of`].
     fn read(&self, request: ReadText) -> BoxFuture<'_, Result<String, FileError>>;
 
     /// Replaces the content of a file.
     fn write(&self, request: WriteText) -> BoxFuture<'_, Result<(), FileError>>;
 
-    /// The access that is advertised to the agent. By default reading and writing.
+    /// Returns the access that is advertised to the agent. By default [`FileAccess::ReadWrite`].
     fn access(&self) -> FileAccess {
         FileAccess::ReadWrite
     }
 }
 
-/// The access of an agent to files.
+/// How an agent may access files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileAccess {
-    /// None.
+    /// No access.
     Nothing,
-    /// Read them.
+    /// Reading only.
     Read,
-    /// Write them.
+    /// Writing only.
     Write,
-    /// Read and write them.
+    /// Reading and writing.
     #[default]
     ReadWrite,
 }
 
 impl FileAccess {
-    /// Whether files can be read.
+    /// Returns whether files can be read.
     #[must_use]
     pub fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadWrite)
     }
 
-    /// Whether files can be written.
+    /// Returns whether files can be written.
     #[must_use]
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::ReadWrite)
     }
 
-    /// The access to advertise to an agent of this name, of the access that is allowed.
+    /// Returns the access to advertise to the agent with this name. `self` is the allowed access.
     ///
-    /// `gemini` reads a file before it writes it, and fails to create one if that read fails. It reads files by itself if
-    /// only writing is advertised.
+    /// For `gemini`, reading is not advertised together with writing: it reads a file through the client before
+    /// it writes the file, and fails to create files that do not exist. If only writing is advertised, it reads
+    /// files by itself.
     #[must_use]
     pub fn advertised_to(self, agent: &str) -> Self {
         match self {
@@ -81,19 +82,19 @@ pub struct ReadText {
     pub session_id: Option<String>,
     /// The absolute path of the file.
     pub path: PathBuf,
-    /// Which lines of it.
+    /// The lines to read.
     pub range: LineRange,
-    /// The raw request; `null` if it did not come from an agent.
+    /// The raw request; `null` if no agent sent it.
     pub raw: Value,
 }
 
 impl ReadText {
-    /// Reads a whole file.
+    /// Creates a request to read a whole file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { session_id: None, path: path.into(), range: LineRange::default(), raw: Value::Null }
     }
 
-    /// Reads these lines of it.
+    /// Restricts the request to these lines.
     #[must_use]
     pub fn range(mut self, range: LineRange) -> Self {
         self.range = range;
@@ -111,12 +112,12 @@ pub struct WriteText {
     pub path: PathBuf,
     /// The new content.
     pub content: String,
-    /// The raw request without the content; `null` if it did not come from an agent.
+    /// The raw request without the content; `null` if no agent sent it.
     pub raw: Value,
 }
 
 impl WriteText {
-    /// Writes a file.
+    /// Creates a request to write a file.
     pub fn new(path: impl Into<PathBuf>, content: impl Into<String>) -> Self {
         Self { session_id: None, path: path.into(), content: content.into(), raw: Value::Null }
     }

@@ -2,8 +2,8 @@
 //!
 //! # Files
 //!
-//! [`ClientOptions::files`](crate::ClientOptions::files) lets agents read and write text files: those of your own
-//! [`TextFiles`], such as the buffers of an editor, or (feature `files`) those below some directories:
+//! [`ClientOptions::files`](crate::ClientOptions::files) lets agents read and write text files. These come from your
+//! own [`TextFiles`], such as the buffers of an editor, or, with the feature `files`, from some directories:
 //!
 //! ```no_run
 //! # #[cfg(all(feature = "files", feature = "terminals", unix))]
@@ -16,47 +16,53 @@
 //! let client = SandboxAgentClient::builder("http://127.0.0.1:2468")
 //!     .agent("claude")
 //!     .files(ConfinedFiles::open(roots.clone())?)
-//!     .terminals(TerminalOptions::new(roots).sandbox(Sandbox::detect()?)) // no network, read-only outside of the roots
+//!     .terminals(TerminalOptions::new(roots).sandbox(Sandbox::detect()?)) // no network, read-only outside the roots
 //!     .build()?;
 //! # Ok(()) }
 //! ```
 //!
-//! `ConfinedFiles` holds the directories open and resolves paths from there without leaving them. It returns
-//! [`FileError::Outside`] for `..`, for links that lead out, for other absolute paths, and for directories that are replaced
-//! by links meanwhile; [`FileError::NotAFile`] for devices, pipes and directories; [`FileError::NotText`] if the file is not
-//! valid UTF-8. Writes are atomic, keep the permissions and the owner but no setuid bits, and create missing directories.
-//! Files that make other programs run code (`.git`, `.envrc`, startup files of shells, settings of editors) are
-//! [`FileError::Protected`] unless an option allows them. Sizes and the work of one request are bounded.
+//! `ConfinedFiles` holds the directories open and resolves every path beneath them. It returns
+//!
+//! - [`FileError::Outside`] if a path leaves the directories, by `..`, by a link, or as another absolute path, even
+//!   if a directory is replaced by a link at the same time;
+//! - [`FileError::NotAFile`] for devices, pipes and directories;
+//! - [`FileError::NotText`] if the file is not valid UTF-8;
+//! - [`FileError::Protected`] for writes to files that make other programs run code (`.git`, `.envrc`, startup files
+//!   of shells, settings of editors), unless an option allows them.
+//!
+//! Writes are atomic, preserve the owner and the permissions without setuid bits, and create missing directories. File
+//! sizes and the work of one request are limited.
 //!
 //! # Terminals
 //!
-//! `ClientOptions::terminals` (feature `terminals`, Unix) lets agents run commands on this machine with the rights of this
-//! program. Commands start in one of the directories, inherit a few harmless environment variables, and belong to their
-//! session. These options restrict them:
+//! `ClientOptions::terminals` (feature `terminals`, Unix only) lets agents run commands on this machine with the rights
+//! of this program. A command starts in one of the roots, inherits a few harmless environment variables, and belongs to
+//! its session. These options restrict commands:
 //!
-//! | option | what it does | what it does not do |
+//! | option | what it restricts | what it does not restrict |
 //! |---|---|---|
-//! | `sandbox` (Linux, bubblewrap) | no network, a read-only file system outside of the roots, empty home and temporary directories, no capabilities, no view of other processes; everything ends with the terminal | limit memory and processor time, protect other readable files (`hide`), protect from defects of the kernel, or from running the files that commands wrote |
-//! | `allow_only`, `allow_if` | decide which program starts, found in the `PATH` of this program; refuse the agent's environment variables unless `allow_variables` names them | restrict what the program does: shells, interpreters, `cargo`, `make` and `git` (`git -c alias.x='!sh' x`) run anything. With `shell`, a command is a script |
-//! | nothing | | anything: a command can do what this program can do |
+//! | `sandbox` (Linux, bubblewrap) | no network; a file system that is read-only outside the roots; empty home and temporary directories; no capabilities; no access to other processes; every process ends with the terminal | memory and processor time; reading other files (see `hide`); exploits of kernel bugs; running the files that a command wrote |
+//! | `allow_only`, `allow_if` | which program starts, looked up in the `PATH` of this program; which environment variables the agent sets (only those in `allow_variables`) | what the program does: shells, interpreters, `cargo`, `make` and `git` (`git -c alias.x='!sh' x`) run anything. With `shell`, a command is a script |
+//! | none of these | nothing | everything: a command can do what this program can do |
 //!
 //! | aspect | behaviour |
 //! |---|---|
-//! | output | both streams share one pipe, as in a terminal, and keep the order of writing |
-//! | output limit | the last bytes are kept, from a whole character on, and marked as truncated; the process never waits for a reader |
-//! | exit | the real code or signal; children that hold the output do not delay it |
+//! | output | both streams share one pipe, as in a terminal, which preserves the order of writing |
+//! | output limit | the last bytes are buffered, starting with a complete character, and marked as truncated; the process never waits for a reader |
+//! | exit | the real exit code or signal; children that hold the output open do not delay it |
 //! | kill | kills the command and its process tree |
-//! | release, drop, end of the session, agent or connection | kills, and removes the terminal |
-//! | start that races such an end | starts nothing, or is killed |
-//! | number | `max_terminals` per connection, `max_session_terminals` per session, [`max_tool_calls`](crate::ClientOptions::max_tool_calls) at once; beyond that the agent receives an error with the limit |
+//! | release, drop, end of the session, agent or connection | kills the command and its process tree, and removes the terminal |
+//! | start during such an end | the command is not started, or is killed |
+//! | limits | `max_terminals` per connection, `max_session_terminals` per session, [`max_tool_calls`](crate::ClientOptions::max_tool_calls) concurrent requests; beyond a limit the agent receives an error that names it |
 //!
-//! In a sandbox every process of a command ends with its terminal, also if this program is killed by SIGKILL. Without one,
-//! on Linux, the process tree is found in `/proc`, including daemons, stopped processes, and processes without a parent or
-//! an environment. A process survives if it drops its session, its parent, its environment and its resource limits, runs as
-//! another user (`sudo`), or was started by a service manager or a container engine. On other systems, and in a container
-//! whose `/proc` is not its own, only the process group ends.
+//! In a sandbox every process of a command ends with its terminal, even if this program is killed by SIGKILL.
 //!
-//! [`AgentTools`] serves both behind the messages of an agent, for use without this crate's client.
+//! Without a sandbox, on Linux, the process tree is found in `/proc`, including daemons, stopped processes, and
+//! processes without a parent or an environment. A process survives if it changes its session, parent, environment and
+//! resource limits, if it runs as another user (`sudo`), or if a service manager or a container engine started it. On
+//! other systems, and in a container with the `/proc` of another PID namespace, only the process group ends.
+//!
+//! [`AgentTools`] serves files and terminals without this crate's client.
 
 mod agent_tools;
 mod client_options;

@@ -1,4 +1,4 @@
-//! The tools that the options of a client offer.
+//! The tools in the options of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::terminals::{TerminalOptions, Terminals};
 use crate::client::Part;
 use crate::requests::{AgentRequest, RequestHandler, Requests, Response};
 
-/// What an agent may use of this machine. Every connection has tools of its own, which end with it.
+/// The tools of a client. Each connection has its own tools, which end with it.
 #[derive(Clone, Default)]
 pub(crate) struct ToolOptions {
     pub(crate) files: Option<Arc<dyn TextFiles>>,
@@ -23,7 +23,7 @@ pub(crate) struct ToolOptions {
 }
 
 impl Part for ToolOptions {
-    /// Registers the tools of a client, if there are any.
+    /// Registers the tools of a client, if any are on.
     fn register(&self, requests: &Requests) {
         #[cfg(all(feature = "terminals", unix))]
         let has_terminals = self.terminals.is_some();
@@ -58,7 +58,7 @@ impl ToolOptions {
 }
 
 impl RequestHandler for ToolOptions {
-    /// Every connection has a handler of its own.
+    /// Unused: each connection has its own handler.
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
         request.forward()
     }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-/// Directories of this machine, each under the path by which the agent knows it.
+/// Directories of this machine, each with the path that the agent uses for it.
 ///
-/// A path is looked up here by its name alone. The code that opens the file checks that nothing leads out of a directory,
+/// This type only compares paths. The code that opens a file checks that the path does not leave its directory
 /// by `..` or by a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roots {
@@ -14,26 +14,28 @@ pub struct Roots {
 /// One directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// The absolute path under which the agent knows it.
+    /// The absolute path that the agent uses.
     pub(crate) name: PathBuf,
-    /// Where it is on this machine.
+    /// The path on this machine.
     pub(crate) local: PathBuf,
 }
 
 impl Roots {
-    /// No directories: [`and`](Self::and) adds some.
+    /// Creates an empty set. [`and`](Self::and) adds directories.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This directory, under its own path.
+    /// Creates a set of one directory under its path on this machine.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self::new().and(directory)
     }
 
-    /// Adds this directory, under its own path and under the path without links.
+    /// Adds a directory under its path on this machine.
+    ///
+    /// If the path contains links, the directory is added under the resolved path too.
     #[must_use]
     pub fn and(mut self, directory: impl Into<PathBuf>) -> Self {
         let local = directory.into();
@@ -47,7 +49,7 @@ impl Roots {
         self
     }
 
-    /// Adds this directory under another path: the one that it has in the agent's sandbox, for example.
+    /// Adds a directory under another path, for example its path in the agent's sandbox.
     #[must_use]
     pub fn and_as(mut self, name: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Self {
         self.roots.push(Root { name: name.into(), local: directory.into() });
@@ -59,8 +61,9 @@ impl Roots {
         self.roots.iter()
     }
 
-    /// The root that a path is in by its name, with the rest of the path: the innermost of several, and the last one
-    /// that was added of those with the same name.
+    /// Returns the root that contains a path, and the rest of the path.
+    ///
+    /// Of several roots the innermost is used, and of several with the same name the one that was added last.
     #[cfg_attr(not(any(feature = "files", feature = "terminals")), allow(dead_code))]
     pub(crate) fn locate<'a>(&self, path: &'a Path) -> Option<(usize, &'a Path)> {
         if !path.is_absolute() {
@@ -81,7 +84,7 @@ mod tests {
     use super::Roots;
 
     #[test]
-    fn a_path_belongs_to_the_innermost_root_that_it_is_below() {
+    fn a_path_belongs_to_the_innermost_root_that_contains_it() {
         let roots = Roots::new().and_as("/w", "/a").and_as("/w/inner", "/b").and_as("/other", "/c");
         let table = [
             ("/w", Some((0, ""))),
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_behind_a_link_has_both_names() {
+    fn a_directory_behind_a_link_has_both_paths() {
         let scratch = tempfile::tempdir().unwrap();
         let real = scratch.path().canonicalize().unwrap().join("real");
         std::fs::create_dir(&real).unwrap();

@@ -81,7 +81,7 @@ struct Terminal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TerminalOutput {
-    /// The end of its output on both streams, in the order in which it was written.
+    /// The end of the output of both streams, in the order of writing.
     pub text: String,
     /// Whether earlier output was dropped.
     pub truncated: bool,

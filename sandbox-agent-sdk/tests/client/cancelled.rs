@@ -1,4 +1,4 @@
-//! Turns that this client has cancelled, however the agent ends them.
+//! Turns that this client cancelled, however the agent ends them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::support::{LIMIT, event, options, session, text, within};
 
-/// A server whose agent says nothing by itself, and a session of it.
+/// Returns a server whose agent sends nothing by itself, and a session.
 async fn silent() -> (MockServer, Session) {
     silent_as("mock").await
 }
@@ -20,7 +20,7 @@ async fn silent_as(agent: &str) -> (MockServer, Session) {
     (server, session)
 }
 
-/// Begins a turn, and gives it with the id of its prompt.
+/// Starts a turn. Returns it with the id of its prompt.
 async fn begin(server: &MockServer, session: &Session) -> (Turn, Value) {
     let count = server.messages("session/prompt").len();
     let turn = session.prompt("go");
@@ -41,7 +41,7 @@ fn say(server: &MockServer, session: &Session, message: &str, text: &str) {
     server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
 }
 
-/// Cancels a turn that the agent then ends with this response.
+/// Cancels a turn, which the agent then ends with this response.
 async fn cancel(server: &MockServer, session: &Session, id: &Value, response: Value) {
     let count = server.messages("session/cancel").len();
     let cancelling = tokio::spawn(session.cancel());
@@ -51,7 +51,7 @@ async fn cancel(server: &MockServer, session: &Session, id: &Value, response: Va
 }
 
 #[tokio::test]
-async fn a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
+async fn a_cancelled_turn_is_cancelled_whatever_the_response() {
     let error =
         json!({"code": -32603, "message": "Internal error", "data": {"details": "Request was aborted."}});
     let table = [
@@ -65,7 +65,7 @@ async fn a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
         cancel(&server, &session, &id, response).await;
         let outcome = within(turn.outcome()).await.unwrap();
         assert_eq!(outcome.stop_reason, StopReason::Cancelled);
-        assert_eq!(outcome.raw.pointer(member), Some(&raw), "the response is kept");
+        assert_eq!(outcome.raw.pointer(member), Some(&raw), "the response is preserved");
     }
 }
 
@@ -89,7 +89,7 @@ async fn late_text_of_a_cancelled_turn_is_not_in_the_next_turn() {
     say(&server, &session, "m1", "late before the prompt");
     event(&mut events, |event| matches!(event, Event::Update(_)).then_some(())).await;
     let (turn, id) = begin(&server, &session).await;
-    say(&server, &session, "m1", "late behind the prompt");
+    say(&server, &session, "m1", "late after the prompt");
     say(&server, &session, "m2", "second");
     respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
     assert_eq!(within(turn.text()).await.unwrap(), "second");
@@ -97,7 +97,7 @@ async fn late_text_of_a_cancelled_turn_is_not_in_the_next_turn() {
         Event::Update(update) => Some(update),
         _ => None,
     });
-    assert_eq!(text(&rest.collect::<Vec<_>>()), "late behind the promptsecond", "the session has it");
+    assert_eq!(text(&rest.collect::<Vec<_>>()), "late after the promptsecond", "the session receives it");
 }
 
 #[tokio::test]

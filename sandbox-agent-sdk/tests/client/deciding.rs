@@ -1,4 +1,4 @@
-//! What decides about permissions, and what only watches.
+//! What decides permission requests, and what only observes them.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ async fn decided(events: &mut Events) -> PermissionDecided {
 }
 
 #[tokio::test]
-async fn a_subscription_that_only_watches_never_decides() {
+async fn a_subscription_that_only_observes_never_decides() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks()).start().await;
         let client = client(&server, kind);
@@ -47,7 +47,7 @@ async fn a_subscription_that_only_watches_never_decides() {
 }
 
 #[tokio::test]
-async fn what_a_watcher_holds_does_not_keep_a_request_open() {
+async fn a_copy_that_only_observes_does_not_keep_a_request_open() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -65,14 +65,14 @@ async fn what_a_watcher_holds_does_not_keep_a_request_open() {
 }
 
 #[tokio::test]
-async fn a_handler_decides_and_sees_the_tool_call_as_it_was_reported() {
+async fn a_handler_decides_and_gets_the_tool_call_as_it_was_reported() {
     for kind in KINDS {
         let mut call = ToolCall::new("t", "Edit main.rs");
         call.kind = "edit".into();
         call.input = json!({"path": "/main.rs"});
         let diff = json!({"type": "diff", "path": "/main.rs", "oldText": "a", "newText": "b"});
         let report = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [diff]});
-        // The request itself says next to nothing.
+        // The request itself contains almost nothing.
         let params = json!({
             "toolCall": {"toolCallId": "t", "status": "pending"},
             "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
@@ -84,12 +84,12 @@ async fn a_handler_decides_and_sees_the_tool_call_as_it_was_reported() {
         ]);
         let server = MockServer::builder().agent("mock", script).start().await;
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&seen);
+        let requests = Arc::clone(&seen);
         let client = options(&server, kind)
             .permission_handler(move |request| {
-                let told = Arc::clone(&told);
+                let requests = Arc::clone(&requests);
                 async move {
-                    told.lock().unwrap().push(request);
+                    requests.lock().unwrap().push(request);
                     PermissionDecision::Reply(PermissionReply::Once)
                 }
             })
@@ -114,7 +114,7 @@ async fn a_handler_decides_and_sees_the_tool_call_as_it_was_reported() {
 }
 
 #[tokio::test]
-async fn a_handler_takes_its_time_and_others_only_watch() {
+async fn a_slow_handler_decides_and_others_only_observe() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let (answer, wait) = oneshot::channel::<PermissionReply>();
     let wait = Arc::new(Mutex::new(Some(wait)));
@@ -137,7 +137,7 @@ async fn a_handler_takes_its_time_and_others_only_watch() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_or_leaves_it_open_refuses() {
+async fn a_handler_that_panics_or_does_not_decide_rejects() {
     for panics in [true, false] {
         let server = MockServer::builder().agent("mock", asks()).start().await;
         let client = options(&server, ServerKind::PerAgent)
@@ -153,7 +153,7 @@ async fn a_handler_that_panics_or_leaves_it_open_refuses() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_request_is_seen_by_all_who_wait_for_it_and_ends_the_handler() {
+async fn the_end_of_a_request_wakes_all_waiting_tasks_and_drops_the_handler() {
     for kind in KINDS {
         let script = Script::steps(vec![
             Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
@@ -164,7 +164,7 @@ async fn the_end_of_a_request_is_seen_by_all_who_wait_for_it_and_ends_the_handle
         let ended = Arc::new(Mutex::new(Some(ended)));
         let client = options(&server, kind)
             .permission_handler(move |_| {
-                // It is dropped with the future.
+                // Dropped with the future of the handler.
                 let ended = ended.lock().unwrap().take();
                 async move {
                     let _ended = ended;

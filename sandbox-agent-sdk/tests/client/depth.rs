@@ -1,11 +1,11 @@
-//! JSON that is nested too deep is an error or kept as text, and never means something else.
+//! JSON that is nested too deep is an error or preserved as text, and is never misinterpreted.
 
 use mock_server::{Fault, MockServer};
 use sandbox_agent_sdk::{Error, Event, OpenSession, ServerKind, UpdateKind};
 
 use super::support::{LIMIT, client, event, session, within};
 
-/// So deep that no parser with a recursion limit reads it, and a recursive one dies.
+/// Deeper than the limit of any parser, and deep enough to overflow the stack of one without a limit.
 const LEVELS: usize = 100_000;
 
 fn deep() -> String {
@@ -25,7 +25,7 @@ async fn an_update_that_is_nested_too_deep_is_reported_as_unreadable() {
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{}","update":{update}}}}}"#,
         session.id()
     ));
-    // The layer below may refuse it as a whole; what it hands up is unreadable, and its text is kept.
+    // The protocol layer may reject it completely. Otherwise it is unreadable, and its text is preserved.
     let reported = event(&mut events, |event| match event {
         Event::Update(_) | Event::Malformed { .. } => Some(event),
         _ => None,
@@ -39,7 +39,7 @@ async fn an_update_that_is_nested_too_deep_is_reported_as_unreadable() {
         }
         other => panic!("{other:?}"),
     }
-    // The connection is as good as before.
+    // The connection remains usable.
     assert_eq!(within(session.prompt("hi").text()).await.unwrap(), "mock: hi");
 }
 
@@ -49,7 +49,7 @@ async fn a_response_that_is_nested_too_deep_is_a_typed_error() {
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
     for method in ["session/load", "session/prompt"] {
-        // The server accepts the request, and the response comes on the stream.
+        // The server accepts the request, and the response arrives on the stream.
         let accepted = Fault::PostStatus { status: 202, execute: false, reply: None };
         server.inject(accepted.on_method(method).times(1));
         let (client, session) = (client.clone(), session.clone());

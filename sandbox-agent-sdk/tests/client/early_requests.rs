@@ -1,4 +1,4 @@
-//! What an agent asks while a session is being made, loaded or resumed.
+//! Agent requests while a session is being created, loaded or resumed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,20 +30,20 @@ fn ask(session: Option<&str>) -> Step {
     Step::Request { method: "session/request_permission".into(), params: params(session) }
 }
 
-/// Asks without waiting for the answer.
+/// Sends a permission request without waiting for the response.
 fn ask_on_the_way(session: &str) -> Step {
     let (id, params) = (format!("of-{session}"), params(Some(session)));
     Step::Raw(json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}))
 }
 
-/// An agent that dies when it is told to, and asks in the middle of taking up a session.
+/// An agent that dies on request, and sends a permission request while it reopens a session.
 fn asks_in_between() -> Script {
     Script::new(|_| vec![Step::crash(3, ["boom"])]).on_request(|method, _| {
         matches!(method, "session/load" | "session/resume").then(|| vec![ask(None), Step::Finish(json!({}))])
     })
 }
 
-/// An agent that never answers when it shall make a session of this title.
+/// An agent that never responds to the creation of a session with this title.
 fn slow_to_make() -> Script {
     Script::steps(vec![Step::WaitForCancel]).on_request(|method, params| {
         let wants = params.pointer("/_meta/sandboxagent.dev/title").and_then(Value::as_str);
@@ -59,8 +59,8 @@ async fn unclaimed(events: &mut Events) -> UnclaimedRequest {
     .await
 }
 
-/// The ways to take up a session.
-async fn take_up(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<Session, Error> {
+/// Reopens a session in one of two ways.
+async fn reopen(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<Session, Error> {
     let open = OpenSession::in_dir("/");
     match resume {
         true => client.resume_session(id, open).await,
@@ -68,7 +68,7 @@ async fn take_up(client: &SandboxAgentClient, id: &str, resume: bool) -> Result<
     }
 }
 
-/// What was answered, in order, as the server got it.
+/// Returns the responses in the order in which the server received them.
 fn answered(server: &MockServer) -> Vec<String> {
     let posts = server.requests().into_iter().filter_map(|request| request.json());
     let outcomes = posts.filter_map(|message| {
@@ -79,7 +79,7 @@ fn answered(server: &MockServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_nobody_sees_in_a_load_is_refused_and_the_load_goes_on() {
+async fn a_request_during_a_load_that_nothing_decides_is_rejected_and_the_load_continues() {
     for kind in KINDS {
         for resume in [false, true] {
             for (policy, outcome) in
@@ -87,7 +87,7 @@ async fn what_nobody_sees_in_a_load_is_refused_and_the_load_goes_on() {
             {
                 let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
                 let client = options(&server, kind).permissions(policy).build().unwrap();
-                within(take_up(&client, "old", resume)).await.unwrap();
+                within(reopen(&client, "old", resume)).await.unwrap();
                 assert_eq!(answered(&server), [outcome], "{kind} {resume}");
             }
         }
@@ -95,7 +95,7 @@ async fn what_nobody_sees_in_a_load_is_refused_and_the_load_goes_on() {
 }
 
 #[tokio::test]
-async fn a_subscriber_answers_what_is_asked_in_a_load() {
+async fn a_subscriber_decides_a_request_during_a_load() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let client = client(&server, kind);
@@ -107,7 +107,7 @@ async fn a_subscriber_answers_what_is_asked_in_a_load() {
     }
 }
 
-/// A client whose agent has died, and the session that ended with it.
+/// Returns a client whose agent has died, and the session that ended with it.
 async fn ended(server: &MockServer, kind: ServerKind) -> (SandboxAgentClient, Session) {
     let client = client(server, kind);
     let session = session(&client).await;
@@ -121,7 +121,7 @@ async fn ended(server: &MockServer, kind: ServerKind) -> (SandboxAgentClient, Se
 }
 
 #[tokio::test]
-async fn what_is_asked_while_an_ended_session_is_taken_up_can_be_answered() {
+async fn a_request_while_an_ended_session_is_reopened_can_be_decided() {
     for kind in KINDS {
         for resume in [false, true] {
             let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
@@ -129,9 +129,9 @@ async fn what_is_asked_while_an_ended_session_is_taken_up_can_be_answered() {
             let mut events = client.events().deciding();
             let taker = client.clone();
             let id = session.id().to_owned();
-            let taking = tokio::spawn(async move { take_up(&taker, &id, resume).await });
+            let taking = tokio::spawn(async move { reopen(&taker, &id, resume).await });
             let request = permission(&mut events).await;
-            // Whatever would close it has had its time after this.
+            // After this round trip, anything that would have closed it has happened.
             let _ = within(client.list_models(None)).await;
             request.allow_once().unwrap();
             within(taking).await.unwrap().unwrap();
@@ -142,7 +142,7 @@ async fn what_is_asked_while_an_ended_session_is_taken_up_can_be_answered() {
 }
 
 #[tokio::test]
-async fn a_load_that_is_given_up_leaves_an_ended_session_and_nobody_to_answer() {
+async fn an_abandoned_load_leaves_the_session_ended_and_its_requests_cancelled() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks_in_between()).start().await;
         let (client, session) = ended(&server, kind).await;
@@ -157,7 +157,7 @@ async fn a_load_that_is_given_up_leaves_an_ended_session_and_nobody_to_answer() 
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_more() {
+async fn a_second_death_of_the_agent_during_a_load_is_reported_again() {
     let script = Script::new(|_| vec![Step::crash(3, ["boom"])])
         .on_request(|method, _| (method == "session/load").then(|| vec![Step::crash(5, ["again"])]));
     let server = MockServer::builder().agent("mock", script).start().await;
@@ -170,7 +170,7 @@ async fn an_agent_that_dies_once_more_while_a_session_is_loaded_is_told_of_once_
     assert_eq!(session.termination().unwrap().exit_code, Some(5));
 }
 
-/// An agent that asks in the middle of creating a session.
+/// An agent that sends a permission request while it creates a session.
 fn asks_before_it_answers() -> Script {
     Script::default().on_request(|method, _| {
         let made = json!({"sessionId": "made"});
@@ -179,7 +179,7 @@ fn asks_before_it_answers() -> Script {
 }
 
 #[tokio::test]
-async fn on_a_connection_of_our_own_an_agent_that_asks_before_it_names_its_session_is_answered() {
+async fn on_a_connection_of_our_own_a_request_before_the_session_id_is_known_is_served() {
     for subscribed in [false, true] {
         let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
         let client = client(&server, ServerKind::PerAgent);
@@ -194,9 +194,9 @@ async fn on_a_connection_of_our_own_an_agent_that_asks_before_it_names_its_sessi
 }
 
 #[tokio::test]
-async fn on_a_shared_endpoint_such_a_request_is_answered_if_it_is_claimed() {
+async fn on_a_shared_endpoint_a_request_before_the_session_id_is_known_must_be_claimed() {
     let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
-    // It would approve whatever is addressed to it.
+    // Approves everything that is addressed to it.
     let hasty = options(&server, ServerKind::Shared).permissions(PermissionPolicy::BypassPermissions);
     let hasty = hasty.build().unwrap();
     let mut events = hasty.events().deciding();
@@ -205,7 +205,9 @@ async fn on_a_shared_endpoint_such_a_request_is_answered_if_it_is_claimed() {
     assert_eq!((request.session_id(), request.method()), (Some("made"), "session/request_permission"));
     within(hasty.list_models(None)).await.unwrap();
     assert!(answered(&server).is_empty() && !made.is_finished());
-    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("no permission") };
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else {
+        panic!("not a permission request")
+    };
     permission.reject_once().unwrap();
     assert_eq!(within(made).await.unwrap().unwrap().id(), "made");
     assert_eq!(answered(&server), ["no"]);
@@ -229,7 +231,7 @@ async fn a_session_that_is_not_created_in_time_names_the_requests_that_were_not_
 }
 
 #[tokio::test]
-async fn of_several_clients_that_create_sessions_none_answers_what_it_cannot_know_to_be_its_own() {
+async fn no_client_responds_to_a_request_that_may_belong_to_another_client() {
     let made = AtomicUsize::new(0);
     let script = Script::default().on_request(move |method, _| {
         if method != "session/new" {
@@ -254,24 +256,26 @@ async fn of_several_clients_that_create_sessions_none_answers_what_it_cannot_kno
     let (request, same) = (unclaimed(&mut events).await, unclaimed(&mut seen).await);
     assert_eq!((request.session_id(), same.session_id()), (Some("a"), Some("a")));
     assert_eq!((within(a).await.unwrap().unwrap().id(), within(b).await.unwrap().unwrap().id()), ("a", "b"));
-    // Whatever the other client has to say has gone out before this is answered.
+    // After this round trip, any response of the other client has been sent.
     within(hasty.list_models(None)).await.unwrap();
     assert!(answered(&server).is_empty(), "another client's request");
-    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("no permission") };
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else {
+        panic!("not a permission request")
+    };
     permission.reject_once().unwrap();
     assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
     assert_eq!(answered(&server), ["no"]);
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_does_not_answer_for_another_one() {
+async fn a_client_that_disconnects_does_not_respond_for_another_one() {
     let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let (stays, leaves) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
     let session = session(&stays).await;
     let mut events = stays.events().deciding();
     let _turn = session.prompt("wait");
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
-    // It creates a session, so that it cannot know whose the request is.
+    // It is creating a session, so the request could be its own.
     let slow = tokio::spawn(leaves.new_session(NewSession::in_dir("/").title("slow")));
     assert!(server.wait_for(|_| server.messages("session/new").len() == 2, LIMIT).await);
     let id = server
@@ -286,7 +290,7 @@ async fn a_client_that_leaves_does_not_answer_for_another_one() {
 }
 
 #[tokio::test]
-async fn a_session_that_was_there_before_is_not_taken_for_the_one_that_is_being_made() {
+async fn an_existing_session_is_not_mistaken_for_the_one_being_created() {
     let server = MockServer::builder().agent("mock", slow_to_make()).start().await;
     let other = client(&server, ServerKind::Shared);
     let theirs = session(&other).await;

@@ -1,4 +1,4 @@
-//! Events.
+//! Events of clients and sessions.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn update_text(event: Event) -> Option<String> {
 }
 
 #[tokio::test]
-async fn updates_from_before_the_answer_that_makes_a_session_are_delivered() {
+async fn updates_before_the_response_that_creates_a_session_are_delivered() {
     for kind in KINDS {
         let early = |method: &str, _: &Value| {
             let update = json!({"sessionId": "early", "update": says("before")});
@@ -32,12 +32,12 @@ async fn updates_from_before_the_answer_that_makes_a_session_are_delivered() {
         let server = MockServer::builder().agent("mock", Script::default().on_request(early)).start().await;
         let session = within(client(&server, kind).new_session(NewSession::in_dir("/"))).await.unwrap();
         let mut events = session.events();
-        let told = event(&mut events, |event| match event {
+        let update = event(&mut events, |event| match event {
             Event::Update(update) => Some(update),
             _ => None,
         })
         .await;
-        assert_eq!((told.to_string().as_str(), told.origin()), ("before", Origin::Live));
+        assert_eq!((update.to_string().as_str(), update.origin()), ("before", Origin::Live));
     }
 }
 
@@ -55,19 +55,19 @@ async fn updates_between_turns_are_delivered_once() {
         let mut all = client.events();
         let session = session(&client).await;
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), "in the turn");
-        // The client's own stream tells when the late one has come; the session's is opened only then.
-        let mut told = Vec::new();
-        while told.last().map(String::as_str) != Some("after the turn") {
-            told.push(event(&mut all, update_text).await);
+        // The client's stream shows that the late update has arrived. The session's stream is opened only then.
+        let mut received = Vec::new();
+        while received.last().map(String::as_str) != Some("after the turn") {
+            received.push(event(&mut all, update_text).await);
         }
-        assert_eq!(told, ["in the turn", "after the turn"]);
+        assert_eq!(received, ["in the turn", "after the turn"]);
         assert_eq!(event(&mut session.events(), update_text).await, "after the turn");
         assert!(session.events().try_next().is_none());
     }
 }
 
 #[tokio::test]
-async fn every_event_says_whether_it_is_old() {
+async fn every_event_has_its_origin() {
     let server = MockServer::start().await;
     let first = client(&server, ServerKind::Shared);
     let dead = session(&first).await;
@@ -80,13 +80,17 @@ async fn every_event_says_whether_it_is_old() {
     assert_eq!(old.origin(), Origin::Replayed);
     let revived =
         within(second.load_session(old.session_id().unwrap(), OpenSession::in_dir("/"))).await.unwrap();
-    assert_eq!(within(revived.prompt("hello").text()).await.unwrap(), "mock: hello", "an old end is no end");
+    assert_eq!(
+        within(revived.prompt("hello").text()).await.unwrap(),
+        "mock: hello",
+        "an end in the backlog does not end the session"
+    );
     let new = event(&mut events, |event| matches!(event, Event::Update(_)).then_some(event)).await;
     assert_eq!(new.origin(), Origin::Live);
 }
 
 #[tokio::test]
-async fn what_an_agent_prints_that_is_no_message_is_told() {
+async fn agent_output_that_is_not_a_message_is_reported() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let client = client(&server, kind);
@@ -103,7 +107,7 @@ async fn what_an_agent_prints_that_is_no_message_is_told() {
 }
 
 #[tokio::test]
-async fn a_gap_is_told_in_its_place_to_everybody() {
+async fn a_gap_is_reported_in_order_to_every_subscriber() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -122,7 +126,7 @@ async fn a_gap_is_told_in_its_place_to_everybody() {
 }
 
 #[tokio::test]
-async fn a_slow_subscriber_is_told_how_much_it_missed_and_slows_down_nobody() {
+async fn a_slow_subscriber_learns_how_much_it_missed_and_slows_down_no_other() {
     for kind in KINDS {
         let script = Script::steps(vec![Step::Flood { updates: 1000, bytes: 1000 }, Step::Say("end".into())]);
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -141,19 +145,19 @@ async fn a_slow_subscriber_is_told_how_much_it_missed_and_slows_down_nobody() {
         }
         assert!(missed > 800, "{missed}");
         assert_eq!(seen + missed, 1001);
-        let mut told = 0;
+        let mut missed = 0;
         while let Some(update) = within(turn.next()).await {
-            told += match update.kind() {
+            missed += match update.kind() {
                 UpdateKind::Missed(Missed::Lagged(count)) => *count,
                 _ => 1,
             };
         }
-        assert_eq!(told, 1001, "the turn's own stream counts what it dropped as well");
+        assert_eq!(missed, 1001, "the turn's stream counts its dropped updates too");
     }
 }
 
 #[tokio::test]
-async fn a_lost_stream_and_a_restarted_server_are_told() {
+async fn a_lost_stream_and_a_restarted_server_are_reported() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -172,7 +176,7 @@ async fn a_lost_stream_and_a_restarted_server_are_told() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told_and_the_stream_goes_on() {
+async fn an_unreadable_event_is_reported_and_the_stream_continues() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -191,19 +195,19 @@ async fn what_cannot_be_read_is_told_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
-async fn the_events_of_a_session_are_its_own() {
+async fn a_session_gets_only_its_own_events() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let (one, two) = (session(&client).await, session(&client).await);
     let mut of_one = one.events();
     within(two.prompt("to the other").outcome()).await.unwrap();
     within(one.prompt("mine").outcome()).await.unwrap();
-    let told: Vec<_> = std::iter::from_fn(|| of_one.try_next()).filter_map(update_text).collect();
-    assert_eq!(told.concat(), "mock: mine");
+    let texts: Vec<_> = std::iter::from_fn(|| of_one.try_next()).filter_map(update_text).collect();
+    assert_eq!(texts.concat(), "mock: mine");
 }
 
 #[tokio::test]
-async fn the_events_go_on_over_a_new_connection_and_end_with_the_client() {
+async fn events_continue_over_a_new_connection_and_end_with_the_client() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let mut events = client.events();

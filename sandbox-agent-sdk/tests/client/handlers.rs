@@ -1,4 +1,4 @@
-//! Handlers that are registered for agent requests.
+//! Registered handlers of agent requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ fn is_method(method: &'static str) -> impl Fn(&AgentRequest) -> bool {
 }
 
 #[tokio::test]
-async fn the_handler_that_was_registered_last_answers_and_may_forward() {
+async fn the_handler_that_was_registered_last_responds_and_may_forward() {
     for kind in KINDS {
         let server = server(vec![ask("_x/a"), ask("_x/b"), ask("_x/c")]).await;
         let client = client(&server, kind);
@@ -55,7 +55,7 @@ async fn the_handler_that_was_registered_last_answers_and_may_forward() {
 }
 
 #[tokio::test]
-async fn a_handler_is_gone_with_its_registration() {
+async fn dropping_a_registration_removes_its_handler() {
     let server = server(vec![ask("_x/a")]).await;
     let client = client(&server, KINDS[0]);
     let session = session(&client).await;
@@ -81,7 +81,7 @@ async fn a_handler_sees_the_decision_about_a_permission_before_it_is_sent() {
                 let (seen, server) = (Arc::clone(&seen), Arc::clone(&server));
                 async move {
                     let response = request.forward().await;
-                    // Whatever is stored here is stored before the agent has the response.
+                    // The handler runs before the agent receives the response.
                     seen.lock().unwrap().push((response.clone(), server.answers().len()));
                     response
                 }
@@ -97,7 +97,7 @@ async fn a_handler_sees_the_decision_about_a_permission_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn code_that_panics_in_a_handler_is_an_error_response() {
+async fn a_panic_in_a_handler_is_an_error_response() {
     let server = server(vec![ask("_x/sync"), ask("_x/async"), ask("_x/filter")]).await;
     let client = client(&server, KINDS[1]);
     struct Panics;
@@ -126,7 +126,7 @@ async fn code_that_panics_in_a_handler_is_an_error_response() {
     within(client.disconnect()).await.unwrap();
 }
 
-/// Notes what happens to it.
+/// Records the calls of its methods.
 #[derive(Clone)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -159,7 +159,7 @@ impl RequestHandler for Notes {
 }
 
 #[tokio::test]
-async fn a_handler_advertises_and_learns_of_connections() {
+async fn a_handler_advertises_and_is_notified_of_connections() {
     for kind in KINDS {
         let server = server(vec![ask("_x/a")]).await;
         let client = options(&server, kind).auto_connect(false).build().unwrap();

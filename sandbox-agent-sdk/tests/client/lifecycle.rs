@@ -1,4 +1,4 @@
-//! Connecting, disconnecting, and what happens when they meet.
+//! Connecting and disconnecting, also at the same time.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn agent_of(message: &Value) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn a_client_connects_by_itself_and_the_first_call_waits_for_it() {
+async fn a_client_connects_in_the_background_and_the_first_call_waits_for_it() {
     for kind in KINDS {
         let slow = Fault::SlowStart { delay: Duration::from_millis(300) };
         let server = MockServer::builder().fault(slow).start().await;
@@ -44,7 +44,7 @@ async fn connecting_and_new_sessions_carry_the_agent() {
 }
 
 #[tokio::test]
-async fn connecting_by_itself_without_an_agent_is_refused_at_construction() {
+async fn connecting_in_the_background_without_an_agent_is_an_error_at_construction() {
     for options in
         [ClientOptions::new("http://127.0.0.1:1"), ClientOptions::new("http://127.0.0.1:1").agent(" ")]
     {
@@ -55,13 +55,13 @@ async fn connecting_by_itself_without_an_agent_is_refused_at_construction() {
 }
 
 #[test]
-fn connecting_by_itself_without_a_runtime_is_refused_at_construction() {
+fn connecting_in_the_background_without_a_runtime_is_an_error_at_construction() {
     let options = ClientOptions::new("http://127.0.0.1:1").agent("mock");
     assert!(matches!(SandboxAgentClient::new(options), Err(Error::Config(_))));
 }
 
 #[test]
-fn options_that_cannot_be_used_are_told_without_their_secrets() {
+fn invalid_options_are_reported_without_their_secrets() {
     let table = [
         ClientOptions::new("no url"),
         ClientOptions::new("ftp://h"),
@@ -118,7 +118,7 @@ async fn before_connecting_calls_fail_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn connecting_tells_what_server_and_agent_can_do() {
+async fn connecting_returns_the_capabilities_of_server_and_agent() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let client = options(&server, kind).auto_connect(false).build().unwrap();
@@ -176,7 +176,7 @@ async fn after_disconnecting_calls_fail_and_connecting_works_with_another_agent(
         assert!(server.requests().is_empty());
         let can = within(client.connect_with("other")).await.unwrap();
         assert_eq!(can.agent, "other");
-        // The agents of the mock server number their sessions each from 1, and the first number is taken.
+        // Each agent of the mock server numbers its sessions from 1, so one session makes the ids differ.
         let taken = session(&client).await;
         let session = session(&client).await;
         assert_ne!(taken.id(), session.id());
@@ -202,7 +202,7 @@ async fn disconnecting_is_bounded_and_idempotent() {
 }
 
 #[tokio::test]
-async fn disconnecting_fails_the_calls_that_wait() {
+async fn disconnecting_fails_pending_calls() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
         let client = client(&server, kind);
@@ -235,7 +235,7 @@ async fn disconnecting_while_connecting_ends_the_attempt() {
 }
 
 #[tokio::test]
-async fn dropping_the_future_of_connect_gives_the_attempt_up() {
+async fn dropping_the_future_of_connect_aborts_the_attempt() {
     let slow = Fault::SlowStart { delay: Duration::from_millis(400) };
     let server = MockServer::builder().fault(slow).start().await;
     let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
@@ -262,10 +262,10 @@ async fn dropping_the_client_while_connecting_ends_everything() {
 }
 
 #[tokio::test]
-async fn the_error_of_a_failed_background_connection_is_given_to_whoever_calls() {
+async fn the_next_call_returns_the_error_of_a_failed_background_connection() {
     for kind in KINDS {
         let server = MockServer::start().await;
-        let client = options(&server, kind).agent("nobody").build().unwrap();
+        let client = options(&server, kind).agent("unknown").build().unwrap();
         for _ in 0..2 {
             let error = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
             assert!(matches!(error, Error::UnsupportedAgent(_)), "{error:?}");
@@ -276,7 +276,7 @@ async fn the_error_of_a_failed_background_connection_is_given_to_whoever_calls()
 }
 
 #[tokio::test]
-async fn a_server_that_is_never_up_is_unreachable_within_the_time_for_it() {
+async fn a_server_that_never_starts_is_unreachable_after_the_start_timeout() {
     let server = MockServer::start().await;
     let url = server.url();
     drop(server);
@@ -287,7 +287,7 @@ async fn a_server_that_is_never_up_is_unreachable_within_the_time_for_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_up_late_is_waited_for() {
+async fn a_server_that_starts_late_is_waited_for_by_the_client() {
     let server = MockServer::start().await;
     server.stop().await;
     let client =
@@ -299,7 +299,7 @@ async fn a_server_that_comes_up_late_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refused_token_is_told_as_such() {
+async fn a_rejected_token_is_a_typed_error() {
     for kind in [None, Some(ServerKind::Shared), Some(ServerKind::PerAgent)] {
         let server = MockServer::builder().token("good").start().await;
         let build = |token: &str| {
@@ -316,15 +316,15 @@ async fn a_refused_token_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn every_change_of_the_connection_is_told() {
+async fn every_change_of_the_connection_state_is_published() {
     let server = MockServer::start().await;
     let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
     let mut events = client.events();
     within(client.connect()).await.unwrap();
     within(client.disconnect()).await.unwrap();
-    let mut told = Vec::new();
-    while told.last() != Some(&ConnectionState::Disconnected) {
-        told.push(
+    let mut states = Vec::new();
+    while states.last() != Some(&ConnectionState::Disconnected) {
+        states.push(
             event(&mut events, |event| match event {
                 Event::Connection(state) => Some(state),
                 _ => None,
@@ -333,13 +333,13 @@ async fn every_change_of_the_connection_is_told() {
         );
     }
     assert_eq!(
-        told,
+        states,
         [ConnectionState::Connecting, ConnectionState::Connected, ConnectionState::Disconnected]
     );
 }
 
 #[tokio::test]
-async fn headers_go_with_every_request() {
+async fn headers_are_sent_with_every_request() {
     let server = MockServer::start().await;
     let client = options(&server, ServerKind::Shared).header("x-tenant", "seven").build().unwrap();
     session(&client).await;
@@ -353,7 +353,7 @@ async fn headers_go_with_every_request() {
 }
 
 #[tokio::test]
-async fn an_http_client_of_the_programs_own_is_used() {
+async fn a_custom_http_client_is_used() {
     let server = MockServer::start().await;
     let http = acp_http_client::http_client_builder().user_agent("mine").build().unwrap();
     let client = options(&server, ServerKind::Shared).http_client(http).build().unwrap();
@@ -365,7 +365,7 @@ async fn an_http_client_of_the_programs_own_is_used() {
 }
 
 #[tokio::test]
-async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
+async fn the_timeout_of_a_silent_agent_quotes_its_output() {
     for kind in KINDS {
         let script = Script::default().on_request(|method, _| {
             let steps = || vec![Step::Garbage("npm ERR! no such package".into()), Step::Hang];
@@ -383,7 +383,7 @@ async fn an_agent_that_prints_nonsense_and_falls_silent_is_quoted() {
 }
 
 #[tokio::test]
-async fn connecting_and_disconnecting_leaves_nothing_behind() {
+async fn connecting_and_disconnecting_leaks_nothing() {
     let server = MockServer::start().await;
     let client = options(&server, ServerKind::Shared).auto_connect(false).build().unwrap();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -397,7 +397,7 @@ async fn connecting_and_disconnecting_leaves_nothing_behind() {
             before = Some(tasks());
         }
     }
-    // Pooled connections come and go, so that the number need not be the same to the last one.
+    // The connection pool opens and closes connections, so the numbers may differ slightly.
     let before = before.unwrap();
     within(async {
         while tasks() > before + 3 {

@@ -1,4 +1,4 @@
-//! Bounds on what comes over the wire.
+//! Limits on data from the server.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
@@ -15,13 +15,13 @@ fn client(server: &MockServer, kind: ServerKind, limits: Limits) -> SandboxAgent
     options(server, kind).limits(limits).build().unwrap()
 }
 
-/// A JSON object of exactly so many bytes.
+/// Returns a JSON object of exactly this many bytes.
 fn object(bytes: usize) -> Value {
     let empty = json!({"text": ""}).to_string().len();
     json!({"text": "x".repeat(bytes - empty)})
 }
 
-/// An agent that answers `_x/sized` with a result of the size it is asked for, and lists sessions by this function.
+/// An agent that responds to `_x/sized` with a result of the requested size, and lists sessions with this function.
 fn agent(page: impl Fn(usize) -> Value + Send + Sync + 'static) -> Script {
     Script::default().on_request(move |method, params| match method {
         "_x/sized" => Some(vec![Step::Finish(object(params["bytes"].as_u64()? as usize))]),
@@ -40,7 +40,7 @@ async fn a_response_is_decoded_up_to_the_limit_and_not_above() {
         let server = MockServer::builder().agent("mock", agent(|_| json!({"sessions": []}))).start().await;
         let client = client(&server, kind, Limits::default().message(LIMIT));
         session(&client).await;
-        // The limit is on the whole message, of which the result is a part.
+        // The limit applies to the whole message, including the result.
         let sized = |bytes: usize| client.raw_request("_x/sized", json!({"bytes": bytes, "agent": "mock"}));
         within(sized(100)).await.unwrap();
         let id = server.messages("_x/sized")[0]["id"].clone();
@@ -61,7 +61,7 @@ async fn a_response_is_decoded_up_to_the_limit_and_not_above() {
     }
 }
 
-/// A page of exactly so many bytes.
+/// Returns a page of exactly this many bytes.
 fn page_of(bytes: usize) -> Value {
     let mut page = json!({"sessions": [{"sessionId": "a", "title": ""}]});
     let missing = bytes - page.to_string().len();
@@ -99,7 +99,7 @@ async fn a_page_that_is_small_as_text_and_large_decoded_is_an_error() {
     assert!(size > limit);
 }
 
-/// A list of so many pages, with one session each.
+/// Returns a list of this many pages with one session each.
 fn pages(count: usize) -> impl Fn(usize) -> Value {
     move |number| {
         let sessions = json!([{"sessionId": format!("s{number}")}]);
@@ -111,7 +111,7 @@ fn pages(count: usize) -> impl Fn(usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_list_ends_with_a_typed_error_after_so_many_pages() {
+async fn a_list_ends_with_a_typed_error_at_the_page_limit() {
     const LIMIT: usize = 5;
     for (count, fits) in [(LIMIT - 1, true), (LIMIT, true), (LIMIT + 1, false), (usize::MAX, false)] {
         let server = MockServer::builder().agent("mock", agent(pages(count))).start().await;
@@ -142,7 +142,7 @@ async fn a_list_is_read_up_to_the_bytes_of_its_limit_and_not_above() {
         let client = client(&server, ServerKind::PerAgent, limits.expansion(1));
         within(client.list_sessions(ListSessions::all()).all()).await
     };
-    // All pages are of one size, and the error says what the first one takes.
+    // All pages have one size, and the error contains the size of the first.
     let error = read(Limits::default().list_pages(1)).await.unwrap_err();
     let Error::ListTooLong { pages: 1, bytes: page, .. } = error else { panic!("{error:?}") };
     let whole = PAGES * page;
@@ -169,7 +169,7 @@ async fn a_list_of_endless_large_pages_ends_with_a_typed_error() {
 }
 
 #[tokio::test]
-async fn so_many_agent_requests_may_be_open_and_further_ones_are_refused() {
+async fn open_agent_requests_are_limited_in_number() {
     const LIMIT: usize = 2;
     for kind in KINDS {
         let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
@@ -177,7 +177,7 @@ async fn so_many_agent_requests_may_be_open_and_further_ones_are_refused() {
         let client = client(&server, kind, Limits::default().open_requests(LIMIT));
         let mut events = client.events().deciding();
         let (mut turns, mut requests) = (Vec::new(), Vec::new());
-        // Below the limit and at it.
+        // Up to the limit.
         for _ in 0..LIMIT {
             turns.push(session(&client).await.prompt("go"));
             requests.push(permission(&mut events).await);
@@ -189,7 +189,7 @@ async fn so_many_agent_requests_may_be_open_and_further_ones_are_refused() {
         first.allow_once().unwrap();
         drop(first);
         assert_eq!(within(turns.remove(0).text()).await.unwrap(), "permission: allow_once");
-        // There is room again.
+        // One more fits now.
         turns.push(above.prompt("go"));
         requests.push(permission(&mut events).await);
         requests.iter().for_each(|request| request.allow_once().unwrap());
@@ -200,7 +200,7 @@ async fn so_many_agent_requests_may_be_open_and_further_ones_are_refused() {
 }
 
 #[tokio::test]
-async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refused() {
+async fn open_agent_requests_are_limited_in_bytes() {
     for kind in KINDS {
         let script = Script::new(|_| {
             let mut call = ToolCall::new("t", "Run");
@@ -208,7 +208,7 @@ async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refuse
             vec![Step::AskPermission(Permission::new(call))]
         });
         let server = MockServer::builder().agent("mock", script).start().await;
-        // Each takes twice its text and a little: two fit.
+        // Each counts a little more than twice its text, so two fit.
         let client = client(&server, kind, Limits::default().open_request_bytes(500_000));
         let sessions = [session(&client).await, session(&client).await, session(&client).await];
         let mut events = client.events().deciding();
@@ -226,7 +226,7 @@ async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refuse
         two.allow_once().unwrap();
         drop(two);
         assert_eq!(within(second.text()).await.unwrap(), "permission: allow_once");
-        // Its room is free again.
+        // Its memory is released.
         let third = sessions[2].prompt("go");
         permission(&mut events).await.allow_once().unwrap();
         one.allow_once().unwrap();
@@ -237,7 +237,7 @@ async fn so_many_bytes_of_agent_requests_may_be_open_and_further_ones_are_refuse
 }
 
 #[tokio::test]
-async fn a_dense_request_approves_nothing() {
+async fn a_request_too_large_to_decode_approves_nothing() {
     let script = Script::new(|_| {
         let mut call = ToolCall::new("t", "Run");
         call.input = json!(vec![0; 100_000]);

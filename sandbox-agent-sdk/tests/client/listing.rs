@@ -12,14 +12,14 @@ use serde_json::json;
 use super::support::{client, session, timeouts, within};
 
 #[tokio::test]
-async fn pages_are_fetched_as_they_are_needed() {
+async fn pages_are_fetched_on_demand() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     for _ in 0..450 {
         session(&client).await;
     }
     let mut list = client.list_sessions(ListSessions::all());
-    assert!(server.messages("session/list").is_empty(), "nothing is fetched until it is read");
+    assert!(server.messages("session/list").is_empty(), "nothing is fetched before the first read");
     within(list.next()).await.unwrap().unwrap();
     assert_eq!(server.messages("session/list").len(), 1);
     let rest = within(list.all()).await.unwrap();
@@ -53,13 +53,16 @@ async fn a_released_server_lists_what_its_agent_lists() {
     let mut list = client.list_sessions(ListSessions::all());
     assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "a");
     let odd = within(list.next()).await.unwrap().unwrap_err();
-    assert!(matches!(odd, Error::Decode { raw, .. } if raw.contains("no")), "an odd entry costs only itself");
+    assert!(
+        matches!(odd, Error::Decode { raw, .. } if raw.contains("no")),
+        "an invalid entry affects no other"
+    );
     assert_eq!(within(list.next()).await.unwrap().unwrap().session_id, "b");
     assert!(within(list.next()).await.is_none());
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_list_is_asked_once_and_what_is_known_is_told() {
+async fn an_agent_that_cannot_list_is_asked_once_and_known_sessions_are_listed() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
@@ -69,12 +72,12 @@ async fn an_agent_that_cannot_list_is_asked_once_and_what_is_known_is_told() {
     }
     let info = within(client.get_session(session.id())).await.unwrap();
     assert_eq!((info.session_id.as_str(), info.termination_info), (session.id(), None));
-    assert!(matches!(within(client.get_session("nobody")).await, Err(Error::Unsupported { .. })));
+    assert!(matches!(within(client.get_session("unknown")).await, Err(Error::Unsupported { .. })));
     assert_eq!(server.messages("session/list").len(), 1);
 }
 
 #[tokio::test]
-async fn a_list_that_is_refused_in_its_middle_and_cannot_go_on_says_so_once() {
+async fn a_list_that_fails_in_the_middle_reports_the_error_once() {
     let script = Script::default().on_request(|method, params| {
         let refused = Step::Fail { code: -32601, message: "Method not found".into(), data: None };
         let first = json!({"sessions": [{"sessionId": "a"}, {"sessionId": "b"}], "nextCursor": "2"});
@@ -91,13 +94,13 @@ async fn a_list_that_is_refused_in_its_middle_and_cannot_go_on_says_so_once() {
         }
         let error = within(list.next()).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
-        assert!(within(list.next()).await.is_none(), "it is told once");
+        assert!(within(list.next()).await.is_none(), "the error is reported once");
     }
     assert_eq!(client.supports(Feature::ListSessions), Support::No);
 }
 
 #[tokio::test]
-async fn a_list_that_is_refused_in_its_middle_goes_on_by_another_way_without_a_repetition() {
+async fn a_list_that_fails_in_the_middle_continues_with_another_method_without_duplicates() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     for _ in 0..250 {
@@ -115,19 +118,19 @@ async fn a_list_that_is_refused_in_its_middle_goes_on_by_another_way_without_a_r
     let listed = within(client.list_sessions(ListSessions::all()).all()).await.unwrap();
     assert_eq!((listed.len(), server.messages("session/list").len()), (250, 2));
     let ids: HashSet<_> = listed.iter().map(|session| session.session_id.as_str()).collect();
-    assert_eq!(ids.len(), 250, "none is given twice");
+    assert_eq!(ids.len(), 250, "no duplicates");
 }
 
 #[tokio::test]
 async fn an_unknown_session_is_not_found() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
-    let error = within(client.get_session("nobody")).await.unwrap_err();
+    let error = within(client.get_session("unknown")).await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
 }
 
 #[tokio::test]
-async fn every_way_to_ask_for_a_session_tells_how_it_ended() {
+async fn every_method_that_returns_a_session_includes_how_it_ended() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let dead = session(&client).await;

@@ -1,4 +1,4 @@
-//! Logging in.
+//! Logging in and out.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::connection::{Feature, Support};
@@ -15,7 +15,7 @@ fn offering(methods: &[&str]) -> Script {
 }
 
 #[tokio::test]
-async fn an_agent_that_takes_a_key_from_its_environment_is_logged_in_to() {
+async fn a_login_with_an_api_key_variable_is_automatic() {
     for kind in KINDS {
         let script = offering(&["browser", "openai-api-key", "codex-api-key"]);
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -27,7 +27,7 @@ async fn an_agent_that_takes_a_key_from_its_environment_is_logged_in_to() {
 }
 
 #[tokio::test]
-async fn nobody_is_logged_in_who_would_have_to_be_asked_or_does_not_want_it() {
+async fn no_automatic_login_needs_the_user_or_is_done_against_the_options() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", offering(&["browser"])).start().await;
         let client = client(&server, kind);
@@ -66,7 +66,7 @@ async fn a_login_that_fails_does_not_fail_the_connection_and_a_crash_in_it_does(
 }
 
 #[tokio::test]
-async fn login_methods_have_everything_that_a_user_has_to_know() {
+async fn login_methods_have_everything_that_a_user_needs() {
     let server_with = || {
         let methods = json!([{"id": "web", "name": "Browser", "description": "Opens a page"},
             {"id": "tty", "type": "terminal", "name": "Terminal", "args": ["login"], "env": {"MODE": "login"}}]);
@@ -81,10 +81,10 @@ async fn login_methods_have_everything_that_a_user_has_to_know() {
         assert_eq!((can.agent_title.as_deref(), can.logout), (Some("The agent"), true));
         assert_eq!(can.login_methods[0].description.as_deref(), Some("Opens a page"));
         assert_eq!(can.login_methods[0].kind, LoginKind::Agent);
-        // It runs in the terminal of this program.
+        // The command runs in the terminal of this program.
         let mut command = can.login_methods[1].terminal_command("printenv").unwrap();
         assert_eq!(command.get_args().collect::<Vec<_>>(), ["login"]);
-        assert!(!command.status().unwrap().success(), "there is no variable of the name `login`");
+        assert!(!command.status().unwrap().success(), "there is no variable named `login`");
         let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
         assert_eq!(advertised["auth"]["terminal"], true);
         let server = server_with().start().await;
@@ -120,7 +120,7 @@ async fn logging_out_is_one_call_and_an_agent_that_cannot_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_login_that_is_required_is_a_typed_error_with_the_ways_to_log_in() {
+async fn a_required_login_is_a_typed_error_with_the_login_methods() {
     for kind in KINDS {
         let variable = json!({"name": "API_KEY", "label": "Key"});
         let key = json!({"id": "key", "name": "API key", "type": "env_var", "vars": [variable]});
@@ -146,7 +146,7 @@ async fn a_login_that_is_required_is_a_typed_error_with_the_ways_to_log_in() {
 }
 
 #[tokio::test]
-async fn every_login_by_a_key_is_tried_in_order_until_one_works() {
+async fn every_login_by_api_key_is_tried_in_order_until_one_works() {
     for kind in KINDS {
         let tried = |method: &str, params: &Value| {
             let refused = || Step::Fail { code: -32000, message: "no such key".into(), data: None };
@@ -166,7 +166,7 @@ async fn every_login_by_a_key_is_tried_in_order_until_one_works() {
 }
 
 #[tokio::test]
-async fn a_login_takes_extra_parameters_and_there_is_a_way_out() {
+async fn a_login_takes_extra_parameters_and_can_be_undone() {
     for kind in KINDS {
         let script = offering(&["browser"]).on_request(|method, _| {
             matches!(method, "authenticate" | "logout").then(|| vec![Step::Finish(json!({}))])

@@ -1,4 +1,4 @@
-//! What the public interface and its documentation are called.
+//! Names in the documentation of the public API, and in the parity table.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn pages(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a reader sees of a page: its text, without tags and what is in them.
+/// Returns the visible text of a page, without tags.
 fn visible(page: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -36,12 +36,12 @@ fn says_the_protocol(text: &str) -> Option<String> {
     found.or_else(|| lower.contains("agent client protocol").then(|| "agent client protocol".to_owned()))
 }
 
-/// Everything that has documentation. The two ways of TLS have none, and exclude each other.
+/// The features with documentation. The two TLS features have none and exclude each other.
 const FEATURES: &str = "files,local,postgres,providers,sessions,sqlite,terminals";
 
 #[test]
 fn the_documentation_does_not_name_the_protocol() {
-    // The test's own target directory has everything built that the documentation needs.
+    // The dependencies are already built in the target directory of the test.
     let executable = std::env::current_exe().unwrap();
     let target = executable.ancestors().nth(3).unwrap();
     let output = Command::new(env!("CARGO"))
@@ -82,7 +82,7 @@ fn sources(directory: &Path) -> String {
 }
 
 #[test]
-fn every_test_that_the_parity_table_names_is_there() {
+fn every_test_that_the_parity_table_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let table = std::fs::read_to_string(root.join("../docs/parity.md")).unwrap();
     let mut named = 0;
@@ -96,7 +96,7 @@ fn every_test_that_the_parity_table_names_is_there() {
         let tests = sources(&root.join(directory));
         for rest in table.split(&format!("`{file}::")).skip(1) {
             let name = rest.split('`').next().unwrap();
-            assert!(tests.contains(&format!("fn {name}(")), "{file}::{name} is not there");
+            assert!(tests.contains(&format!("fn {name}(")), "{file}::{name} does not exist");
             named += 1;
         }
     }

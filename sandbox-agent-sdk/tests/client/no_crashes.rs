@@ -1,4 +1,4 @@
-//! What is no crash: stops that were asked for, lost transport, servers that forgot.
+//! What is not a crash: requested stops, a lost transport, servers that lost their state.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, ServerKind};
 use super::support::{KINDS, LIMIT, client, ends_so_far, event, options, session, session_ended, within};
 
 #[tokio::test]
-async fn a_stop_that_was_asked_for_is_never_a_crash() {
+async fn a_requested_stop_is_never_a_crash() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::WaitForCancel])).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -88,7 +88,7 @@ async fn lost_transport_is_not_a_dead_agent() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_agent_is_gone_and_no_new_agent_is_started() {
+async fn a_server_that_no_longer_knows_the_agent_is_reported_and_no_new_agent_is_started() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;

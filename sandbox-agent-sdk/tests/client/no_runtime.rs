@@ -10,11 +10,11 @@ use sandbox_agent_sdk::stream::StreamPosition;
 use sandbox_agent_sdk::{Error, NewSession, OpenSession, SandboxAgentClient, Turn};
 use serde_json::json;
 
-/// Polls a future outside of any runtime, until it is done.
+/// Polls a future outside a runtime and checks its error.
 fn outcome<T: std::fmt::Debug>(name: &str, call: impl Future<Output = Result<T, Error>>) {
     let mut call = pin!(call);
     let polled = catch_unwind(AssertUnwindSafe(|| {
-        // Nothing wakes it: what is not an error at once would never be one.
+        // Nothing wakes the future, so it must fail on the first poll.
         call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }));
     match polled {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::support::{LIMIT, client, event, session, within};
 
 #[tokio::test]
-async fn a_request_stands_between_the_updates_around_it() {
+async fn a_request_keeps_its_position_between_updates() {
     const ROUNDS: usize = 200;
     let script = Script::steps(vec![Step::WaitForCancel]);
     let server = MockServer::builder().agent("mock", script).start().await;
@@ -22,7 +22,7 @@ async fn a_request_stands_between_the_updates_around_it() {
         let params = json!({"sessionId": session.id(), "update": update});
         server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     };
-    // Nothing is awaited in between, so that all of it is there when the client reads.
+    // Nothing is awaited in between, so everything is available when the client reads.
     for round in 0..ROUNDS {
         update(format!("before {round}"));
         let params = json!({"sessionId": session.id(), "toolCall": {"toolCallId": round.to_string()},

@@ -1,4 +1,4 @@
-//! What becomes of open requests when something else ends, or comes again.
+//! Open requests when a turn, session, agent or connection ends, and when events are repeated.
 
 use std::time::Duration;
 
@@ -29,12 +29,13 @@ async fn question(events: &mut Events) -> QuestionRequest {
 }
 
 pub(super) fn asked(events: &mut Events) -> Vec<PermissionRequest> {
-    let told = std::iter::from_fn(|| events.try_next());
-    told.filter_map(|event| match event {
-        Event::Permission(request) => Some(request),
-        _ => None,
-    })
-    .collect()
+    let received = std::iter::from_fn(|| events.try_next());
+    received
+        .filter_map(|event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        })
+        .collect()
 }
 
 pub(super) async fn closes(request: &PermissionRequest) {
@@ -70,7 +71,10 @@ async fn disconnecting_settles_every_open_request_as_cancelled() {
         }
     }
     within(client.disconnect()).await.unwrap();
-    assert!(server.wait_for(|_| server.answers().len() == 5, LIMIT).await, "the agent lives and is told");
+    assert!(
+        server.wait_for(|_| server.answers().len() == 5, LIMIT).await,
+        "the agent receives the responses"
+    );
     for answer in server.answers() {
         let (result, error) = (&answer.answer["result"], &answer.answer["error"]);
         match answer.method.as_str() {
@@ -136,26 +140,26 @@ async fn the_death_of_the_agent_settles_every_open_request() {
             closes(request).await;
             assert_eq!(request.allow_once(), Err(ReplyError::Stale));
         }
-        assert!(server.answers().is_empty(), "nobody is there to be answered");
+        assert!(server.answers().is_empty(), "there is no agent to respond to");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_will_read_is_cancelled() {
+async fn a_request_without_a_reader_is_cancelled() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
     let (mut seen, unread) = (client.events().deciding(), session.events().deciding());
     let mut turn = session.prompt("go");
     drop(permission(&mut seen).await);
-    assert!(server.answers().is_empty(), "somebody may still read it");
+    assert!(server.answers().is_empty(), "a reader may still decide it");
     drop(unread);
     within(turn.outcome()).await.unwrap();
     assert_eq!(server.answers()[0].result()["outcome"]["outcome"], "cancelled");
 }
 
 #[tokio::test]
-async fn a_question_of_a_turn_that_is_cancelled_is_cancelled() {
+async fn a_question_is_cancelled_with_its_turn() {
     let steps = vec![Step::AskQuestion { message: "?".into(), schema: json!({}) }, Step::WaitForCancel];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
@@ -168,7 +172,7 @@ async fn a_question_of_a_turn_that_is_cancelled_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_anywhere_shows_a_request_once() {
+async fn a_request_is_delivered_once_wherever_the_stream_is_cut() {
     let mut struck = 0;
     for kind in KINDS {
         for (number, byte) in (0..3000).step_by(150).enumerate() {
@@ -185,7 +189,7 @@ async fn a_stream_that_is_cut_anywhere_shows_a_request_once() {
             let request = permission(&mut events).await;
             request.allow_once().unwrap();
             assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once", "{kind} {byte}");
-            assert_eq!(asked(&mut events).len(), 0, "{kind} {byte}: it came again");
+            assert_eq!(asked(&mut events).len(), 0, "{kind} {byte}: it was delivered again");
             assert_eq!(server.answers().len(), 1);
             struck += server.fired("StreamCutAt");
         }
@@ -194,7 +198,7 @@ async fn a_stream_that_is_cut_anywhere_shows_a_request_once() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_repeated_is_shown_and_answered_once() {
+async fn a_repeated_request_is_delivered_and_answered_once() {
     for kind in KINDS {
         let mut builder = MockServer::builder().agent("mock", asks());
         for id in 1..40 {
@@ -216,7 +220,7 @@ async fn a_request_that_is_repeated_is_shown_and_answered_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_shows_an_open_request_once_more_at_most_and_an_answered_one_never() {
+async fn after_a_reconnect_an_open_request_appears_at_most_once_more_and_a_decided_one_never() {
     let script = Script::new(|turn| match turn.text.as_str() {
         "answered" => vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))],
         _ => vec![Step::AskPermission(Permission::new(ToolCall::new("u", "Run")))],
@@ -232,7 +236,7 @@ async fn a_server_that_comes_back_shows_an_open_request_once_more_at_most_and_an
     let request = permission(&mut events).await;
     server.restart(State::Kept).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
-    // Everything that is replayed was replayed before this is answered.
+    // After this round trip, the replay is complete.
     let _ = within(client.list_models(None)).await;
     let again = asked(&mut events);
     assert!(again.len() <= 1, "{again:?}");
@@ -244,7 +248,7 @@ async fn a_server_that_comes_back_shows_an_open_request_once_more_at_most_and_an
 }
 
 #[tokio::test]
-async fn a_server_that_began_anew_hears_no_answer_to_what_the_one_before_it_asked() {
+async fn a_restarted_server_gets_no_response_to_a_request_of_its_predecessor() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = quick(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -252,7 +256,7 @@ async fn a_server_that_began_anew_hears_no_answer_to_what_the_one_before_it_aske
     let mut turn = session.prompt("go");
     let request = permission(&mut events).await;
     server.restart(State::Lost).await;
-    // What the new one sends shows that it is another.
+    // Events of the new server show that it is a new incarnation.
     within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
     event(&mut events, |event| matches!(event, Event::ServerRestarted).then_some(())).await;
     within(turn.outcome()).await.unwrap_err();
@@ -261,9 +265,12 @@ async fn a_server_that_began_anew_hears_no_answer_to_what_the_one_before_it_aske
 }
 
 #[tokio::test]
-async fn requests_from_before_the_connection_are_not_shown() {
-    let server =
-        MockServer::builder().agent("mock", asks()).fault(Fault::StaleRing { count: 20 }).start().await;
+async fn requests_of_the_backlog_are_not_delivered() {
+    let server = MockServer::builder()
+        .agent("mock", asks())
+        .fault(Fault::StaleReplayBuffer { count: 20 })
+        .start()
+        .await;
     let first = client(&server, ServerKind::Shared);
     let session = session(&first).await;
     let mut events = first.events().deciding();
@@ -274,7 +281,7 @@ async fn requests_from_before_the_connection_are_not_shown() {
     let mut heard = second.events().deciding();
     let taken_up = second.session(session.id());
     within(taken_up.info()).await.unwrap();
-    assert_eq!(asked(&mut heard).len(), 0, "neither the old ones nor the one that was answered");
+    assert_eq!(asked(&mut heard).len(), 0, "neither the backlog nor the decided request");
     let turn = taken_up.prompt("go");
     permission(&mut heard).await.reject_once().unwrap();
     assert_eq!(within(turn.text()).await.unwrap(), "permission: reject_once");

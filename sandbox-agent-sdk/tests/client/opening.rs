@@ -1,4 +1,4 @@
-//! Opening sessions: what is checked, set and repeated.
+//! Opening sessions: checks, settings and retries.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
 
 #[tokio::test]
-async fn a_directory_that_is_not_absolute_is_refused_before_anything_is_sent() {
+async fn a_relative_directory_is_rejected_before_anything_is_sent() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
@@ -39,7 +39,7 @@ async fn a_directory_that_is_not_absolute_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn mode_and_model_are_set_where_the_server_does_not_set_them() {
+async fn mode_and_model_are_set_by_calls_if_the_server_does_not_set_them() {
     for kind in KINDS {
         let modes = json!({"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]});
         let models = json!({"currentModelId": "small", "availableModels": [{"modelId": "small"}, {"modelId": "large"}]});
@@ -64,7 +64,7 @@ async fn mode_and_model_are_set_where_the_server_does_not_set_them() {
         assert_eq!(session.snapshot().current_mode.as_deref(), Some("code"));
         server.forget_requests();
         within(new("ask", "small")).await.unwrap();
-        assert!(sent("session/set_mode", "modeId").is_empty(), "it is in force already");
+        assert!(sent("session/set_mode", "modeId").is_empty(), "it is already active");
     }
 }
 
@@ -88,7 +88,7 @@ async fn the_mode_of_a_session_is_set_by_its_option_through_the_client_too() {
 }
 
 #[tokio::test]
-async fn a_background_connect_that_failed_is_tried_again_by_the_next_call() {
+async fn the_next_call_retries_a_failed_background_connect() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let rule = server.inject(Fault::post_status(500).on_method("initialize"));
@@ -131,21 +131,21 @@ async fn an_error_response_to_a_prompt_may_have_been_executed() {
 async fn disconnecting_has_one_deadline() {
     let script = Script::steps(vec![Step::FireRequests(3), Step::Hang]);
     let server = MockServer::builder().agent("mock", script).start().await;
-    // Two of them would not fit the time that is waited for here.
+    // Two such timeouts would exceed the limit of this test.
     let times = timeouts().disconnect(LIMIT.mul_f32(0.6));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events().deciding();
     let _turn = session.prompt("go");
     super::permissions::permission(&mut events).await;
-    // Neither the responses nor the end of the connection are ever confirmed.
+    // The server confirms neither the responses nor the close.
     server.inject(Fault::PostHangs);
     server.inject(Fault::DeleteHangs);
     within(client.disconnect()).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_end_of_a_connection_to_a_released_server_is_sent_and_not_waited_for() {
+async fn closing_a_connection_to_a_released_server_does_not_wait_for_the_response() {
     let server = MockServer::builder().fault(Fault::DeleteHangs).start().await;
     let times = timeouts().disconnect(Duration::from_secs(3600));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
@@ -155,7 +155,7 @@ async fn the_end_of_a_connection_to_a_released_server_is_sent_and_not_waited_for
 }
 
 #[tokio::test]
-async fn a_session_is_loaded_again_and_an_incomplete_turn_is_filled_from_its_history() {
+async fn an_incomplete_turn_is_filled_from_the_history_of_a_reload() {
     for reload in [false, true] {
         let chunk = |kind: &str, text: &str| {
             Step::Update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))

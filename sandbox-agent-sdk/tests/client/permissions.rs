@@ -1,4 +1,4 @@
-//! Permissions: what arrives, what is answered, and who decides.
+//! Permission requests: content, decisions and policies.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ const FOUR: [(&str, &str); 4] =
     [("a", "allow_once"), ("A", "allow_always"), ("r", "reject_once"), ("R", "reject_always")];
 
 #[tokio::test]
-async fn a_request_arrives_with_everything_that_the_agent_sent() {
+async fn a_request_has_everything_that_the_agent_sent() {
     let params = json!({
         "toolCall": {
             "toolCallId": "t", "title": "Edit", "kind": "edit", "status": "pending",
@@ -81,7 +81,7 @@ async fn a_request_arrives_with_everything_that_the_agent_sent() {
 type Verb = fn(&PermissionRequest) -> Result<(), ReplyError>;
 
 #[tokio::test]
-async fn every_verb_picks_its_option_and_only_once() {
+async fn every_method_chooses_its_option_only_once() {
     let table: [(&str, Verb); 6] = [
         ("a", PermissionRequest::allow_once),
         ("A", PermissionRequest::allow_always),
@@ -108,7 +108,7 @@ async fn every_verb_picks_its_option_and_only_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_offered_leaves_the_request_open() {
+async fn a_decision_that_is_not_offered_leaves_the_request_open() {
     let script = Script::steps(vec![ask("edit", &[("x", "allow_session")])]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
@@ -131,7 +131,7 @@ async fn an_answer_that_is_not_offered_leaves_the_request_open() {
 }
 
 #[tokio::test]
-async fn policies_decide_what_their_names_say() {
+async fn policies_decide_according_to_their_names() {
     use PermissionPolicy::{AcceptEdits, Ask, BypassPermissions, Deny};
     let always: &[_] = &[("A", "allow_always"), ("r", "reject_once")];
     let no_allow: &[_] = &[("x", "allow_session"), ("r", "reject_once")];
@@ -144,7 +144,7 @@ async fn policies_decide_what_their_names_say() {
             Some(ToolKind::Search) => PermissionDecision::Ask,
             _ => PermissionDecision::Refuse,
         });
-    // Nobody subscribes, so that what has to be asked for is refused.
+    // There is no subscriber, so requests that a policy leaves open are rejected.
     type Row<'a> = (PermissionPolicy, &'a str, &'a [(&'a str, &'a str)], &'a str);
     let table: &[Row<'_>] = &[
         (Ask, "edit", &FOUR, "r"),
@@ -179,7 +179,7 @@ async fn policies_decide_what_their_names_say() {
 }
 
 #[tokio::test]
-async fn what_a_policy_leaves_open_is_asked_of_the_subscribers() {
+async fn subscribers_decide_what_a_policy_leaves_open() {
     for policy in [PermissionPolicy::Ask, PermissionPolicy::AcceptEdits] {
         let server =
             MockServer::builder().agent("mock", Script::steps(vec![ask("execute", &FOUR)])).start().await;
@@ -203,14 +203,14 @@ async fn nothing_is_approved_because_time_has_passed() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(30 * 24 * 3600)).await;
     tokio::time::resume();
-    // Whatever a timer did has gone out before this, which takes a way through client and server.
+    // After this round trip, any effect of a timer would be visible.
     let _ = within(session.client().list_models(None)).await;
     assert!(request.is_open() && server.answers().is_empty());
     request.allow_once().unwrap();
     assert_eq!(within(turn.text()).await.unwrap(), "permission: a");
 }
 
-/// Where warnings go.
+/// Collects the warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<u8>>>);
 
@@ -226,7 +226,7 @@ impl io::Write for Warnings {
 }
 
 #[tokio::test]
-async fn one_warning_for_each_session_tells_that_nobody_is_there() {
+async fn requests_that_nothing_decides_log_one_warning_per_session() {
     let warnings = Warnings::default();
     let writer = warnings.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -234,7 +234,7 @@ async fn one_warning_for_each_session_tells_that_nobody_is_there() {
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_writer(move || writer.clone())
         .finish();
-    // The runtime of this test has one thread, so that it is heard whatever task it is in.
+    // The runtime of this test has one thread, so the subscriber receives the warnings of all tasks.
     let _guard = tracing::subscriber::set_default(subscriber);
     let steps = vec![ask("execute", &FOUR), ask("edit", &FOUR)];
     let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
@@ -243,15 +243,15 @@ async fn one_warning_for_each_session_tells_that_nobody_is_there() {
     for session in [&one, &two, &one] {
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: rpermission: r");
     }
-    let told = String::from_utf8(warnings.0.lock().unwrap().clone()).unwrap();
+    let log = String::from_utf8(warnings.0.lock().unwrap().clone()).unwrap();
     let of = |session: &str| {
-        told.lines().filter(|line| line.contains("nothing decides them") && line.contains(session)).count()
+        log.lines().filter(|line| line.contains("nothing decides them") && line.contains(session)).count()
     };
-    assert_eq!((of(one.id()), of(two.id())), (1, 1), "{told}");
+    assert_eq!((of(one.id()), of(two.id())), (1, 1), "{log}");
 }
 
 #[tokio::test]
-async fn an_early_server_names_its_options_otherwise() {
+async fn the_options_of_an_early_server_are_parsed() {
     let params: Value = json!({
         "toolCall": {"toolCallId": "t", "kind": "execute"},
         "options": [{"id": "allow_once", "name": "Allow once"}, {"id": "deny", "name": "Deny"}],

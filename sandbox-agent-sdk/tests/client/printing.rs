@@ -1,4 +1,4 @@
-//! Whatever is printed does nothing to the terminal it is printed on.
+//! Printing data from the wire has no effect on the terminal.
 
 use std::error::Error as _;
 
@@ -9,18 +9,18 @@ use serde_json::json;
 
 use super::support::{KINDS, client, session, within};
 
-/// Sets the title, writes the clipboard, clears the screen (in both encodings), and turns the text around.
+/// Sets the title, writes the clipboard, clears the screen (in both encodings), and reverses the text direction.
 const ATTACK: &str =
     "\u{1b}]0;owned\u{7}\u{1b}]52;c;cm0gLXJmIH4=\u{1b}\\\u{1b}[2J\u{9b}2J\u{9d}0;x\u{9c}\rok\u{202e}txt.exe";
 
-/// Whether a terminal shows it and does nothing else.
+/// Returns whether the text is free of control characters.
 fn is_harmless(text: &str) -> bool {
     !text.chars().any(|character| {
         (character.is_control() && character != '\n' && character != '\t') || character == '\u{202e}'
     })
 }
 
-/// What a program that prints an error prints: the error and its causes.
+/// Formats an error with its causes, as a program prints it.
 fn printed(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -32,9 +32,9 @@ fn printed(error: &Error) -> String {
 }
 
 #[tokio::test]
-async fn an_agents_message_does_nothing_to_the_terminal_and_its_text_is_kept() {
+async fn an_agents_message_does_nothing_to_the_terminal_and_its_text_is_preserved() {
     for kind in KINDS {
-        // An escape sequence may be cut anywhere between two updates.
+        // An escape sequence may be split across two updates.
         let (head, tail) = ATTACK.split_at(1);
         let script = Script::steps(vec![
             Step::Say(head.into()),

@@ -1,4 +1,4 @@
-//! Questions.
+//! Questions of the agent.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::error::RpcError;
@@ -22,7 +22,7 @@ async fn asking(method: &str, params: Value) -> MockServer {
 }
 
 #[tokio::test]
-async fn agents_are_told_of_questions_only_when_they_are_on() {
+async fn questions_are_advertised_only_if_they_are_on() {
     let table = [
         (QuestionSupport::Off, Value::Null),
         (QuestionSupport::Forms, json!({"form": {}})),
@@ -32,15 +32,15 @@ async fn agents_are_told_of_questions_only_when_they_are_on() {
         let server = MockServer::start().await;
         let client = options(&server, ServerKind::Shared).questions(support).build().unwrap();
         session(&client).await;
-        let told = &server.messages("initialize")[0]["params"]["clientCapabilities"];
-        assert_eq!(told.get("elicitation").cloned().unwrap_or_default(), expected, "{support:?}");
-        assert_eq!(told["fs"], json!({"readTextFile": false, "writeTextFile": false}));
-        assert_eq!(told["terminal"], false);
+        let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"];
+        assert_eq!(advertised.get("elicitation").cloned().unwrap_or_default(), expected, "{support:?}");
+        assert_eq!(advertised["fs"], json!({"readTextFile": false, "writeTextFile": false}));
+        assert_eq!(advertised["terminal"], false);
     }
 }
 
 #[tokio::test]
-async fn a_form_is_typed_and_an_answer_that_does_not_fit_leaves_it_open() {
+async fn a_form_is_typed_and_an_invalid_answer_leaves_it_open() {
     let schema = json!({
         "type": "object", "required": ["branch"],
         "properties": {
@@ -66,7 +66,7 @@ async fn a_form_is_typed_and_an_answer_that_does_not_fit_leaves_it_open() {
         for odd in [json!({}), json!({"branch": "Main"}), json!({"branch": "dev", "depth": 0}), json!(null)] {
             assert!(matches!(request.answer(&odd), Err(ReplyError::Unfit { .. })), "{odd}");
         }
-        assert_eq!(request.accept(), Err(ReplyError::NotOffered), "a form wants an answer");
+        assert_eq!(request.accept(), Err(ReplyError::NotOffered), "a form needs an answer");
         assert!(request.is_open());
         request.answer(&json!({"branch": "dev", "depth": 2})).unwrap();
         assert_eq!(request.cancel(), Err(ReplyError::Stale));
@@ -77,7 +77,7 @@ async fn a_form_is_typed_and_an_answer_that_does_not_fit_leaves_it_open() {
 }
 
 #[tokio::test]
-async fn a_user_can_be_sent_to_a_page_and_it_is_told_when_they_are_done() {
+async fn a_question_with_a_web_page_reports_its_completion() {
     let params =
         json!({"mode": "url", "message": "Sign in", "elicitationId": "e1", "url": "https://example.org/in"});
     let steps = vec![
@@ -105,7 +105,7 @@ async fn a_user_can_be_sent_to_a_page_and_it_is_told_when_they_are_done() {
 type Verb = fn(&QuestionRequest) -> Result<(), ReplyError>;
 
 #[tokio::test]
-async fn every_verb_gives_its_answer_in_both_dialects() {
+async fn every_method_sends_its_response_in_both_formats() {
     let table: [(Option<Verb>, Value, Value); 5] = [
         (
             Some(|request| request.answer(&json!({}))),
@@ -151,7 +151,7 @@ async fn every_verb_gives_its_answer_in_both_dialects() {
 }
 
 #[tokio::test]
-async fn a_question_that_a_server_passes_on_has_its_choices() {
+async fn a_question_that_a_server_forwards_has_its_choices() {
     let params =
         json!({"questionId": "q", "prompt": "Which?", "options": [["a", "The first"], ["b", "The second"]]});
     let server = asking("_sandboxagent/session/request_question", params).await;
@@ -168,7 +168,7 @@ async fn a_question_that_a_server_passes_on_has_its_choices() {
 }
 
 #[tokio::test]
-async fn an_unknown_kind_of_question_reaches_the_program_as_it_came() {
+async fn an_unknown_kind_of_question_is_delivered_unchanged() {
     let params = json!({"mode": "_hologram", "message": "Look", "depth": {"n": 3}});
     let server = asking("elicitation/create", params).await;
     let session = session(&client(&server, ServerKind::Shared)).await;

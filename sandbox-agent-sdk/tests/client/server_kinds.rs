@@ -1,4 +1,4 @@
-//! Which kind of server it is.
+//! Detection of the kind of server.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,14 +19,14 @@ async fn found(server: &MockServer) -> Result<ServerKind, Error> {
 }
 
 #[tokio::test]
-async fn a_shared_endpoint_is_found() {
+async fn a_shared_endpoint_is_detected() {
     let server = MockServer::start().await;
     assert_eq!(found(&server).await.unwrap(), ServerKind::Shared);
     assert!(server.requests().iter().all(|request| request.path == "/v1/rpc"));
 }
 
 #[tokio::test]
-async fn a_released_server_is_found() {
+async fn a_released_server_is_detected() {
     let server =
         MockServer::builder().fault(Fault::StreamRefused { status: 404 }.on_path("/v1/rpc")).start().await;
     assert_eq!(found(&server).await.unwrap(), ServerKind::PerAgent);
@@ -34,11 +34,11 @@ async fn a_released_server_is_found() {
     assert!(posts.iter().all(|post| post.path.starts_with("/v1/acp/sdk-mock-")));
     let named: Vec<_> =
         posts.iter().filter(|post| !post.query.is_empty()).map(|post| post.query.as_str()).collect();
-    assert_eq!(named, ["agent=mock"], "the agent is named once");
+    assert_eq!(named, ["agent=mock"], "the agent is in one request");
 }
 
 #[tokio::test]
-async fn a_server_that_hands_out_connection_ids_is_found() {
+async fn a_server_that_assigns_connection_ids_is_detected() {
     for header in ["x-acp-connection-id", "acp-connection-id"] {
         let server = MockServer::builder().connection_ids(Some(header)).start().await;
         assert_eq!(found(&server).await.unwrap(), ServerKind::ConnectionId);
@@ -51,7 +51,7 @@ async fn a_server_that_hands_out_connection_ids_is_found() {
 }
 
 #[tokio::test]
-async fn a_kind_that_is_fixed_is_not_looked_for() {
+async fn a_configured_kind_is_not_detected() {
     for kind in [ServerKind::Shared, ServerKind::PerAgent] {
         let server = MockServer::start().await;
         let client = client(&server, kind);
@@ -76,7 +76,7 @@ async fn a_server_of_no_known_kind_is_an_error() {
     assert!(matches!(found(&page).await, Err(Error::UnexpectedBody { .. })));
 }
 
-/// An early server: everything under `/v1` is gone, and `/v2/rpc` hands out connection ids.
+/// An early server: everything under `/v1` is 410, and `/v2/rpc` assigns connection ids.
 async fn early_server(seen: Arc<Mutex<Vec<String>>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -141,7 +141,7 @@ async fn early_answer(mut socket: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
-async fn an_early_server_is_found_where_it_has_moved_to() {
+async fn an_early_server_is_detected_at_its_own_path() {
     let seen = Arc::default();
     let url = early_server(Arc::clone(&seen)).await;
     let client = SandboxAgentClient::builder(url).agent("mock").timeouts(timeouts()).build().unwrap();
@@ -150,5 +150,9 @@ async fn an_early_server_is_found_where_it_has_moved_to() {
     assert_eq!(client.capabilities().unwrap().server, ServerKind::ConnectionId);
     let seen = seen.lock().unwrap().clone();
     let posts: Vec<_> = seen.iter().filter(|line| line.starts_with("POST")).collect();
-    assert_eq!(posts, ["POST /v2/rpc HTTP/1.1 false", "POST /v2/rpc HTTP/1.1 true"], "the id is sent back");
+    assert_eq!(
+        posts,
+        ["POST /v2/rpc HTTP/1.1 false", "POST /v2/rpc HTTP/1.1 true"],
+        "the client sends the id back"
+    );
 }

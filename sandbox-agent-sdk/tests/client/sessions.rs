@@ -26,7 +26,7 @@ fn history() -> Script {
 }
 
 #[test]
-fn handles_can_be_sent_everywhere() {
+fn client_handles_are_send_sync_and_static() {
     fn sent<T: Send + Sync + 'static>() {}
     fn moved<T: Send + 'static>() {}
     fn future<T: Send + 'static>(_: T) {}
@@ -114,13 +114,13 @@ async fn resuming_falls_back_to_loading() {
             let session = within(client.resume_session("old", OpenSession::in_dir("/w"))).await.unwrap();
             assert_eq!(text(session.history()), "the past of old");
         }
-        assert_eq!(server.messages("session/resume").len(), 1, "it is asked for once");
+        assert_eq!(server.messages("session/resume").len(), 1, "it is tried once");
         assert_eq!(server.messages("session/load").len(), 2);
     }
 }
 
 #[tokio::test]
-async fn resuming_does_not_load_where_it_is_there() {
+async fn resuming_does_not_load_if_it_is_supported() {
     let server = MockServer::builder().agent("mock", history()).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = within(client.resume_session("old", OpenSession::in_dir("/w"))).await.unwrap();
@@ -128,7 +128,7 @@ async fn resuming_does_not_load_where_it_is_there() {
 }
 
 #[tokio::test]
-async fn what_is_not_supported_is_asked_for_once() {
+async fn an_unsupported_method_is_tried_once() {
     for kind in KINDS {
         let missing =
             &["session/fork", "session/set_model", "session/set_mode", "session/resume", "session/load"];
@@ -145,7 +145,7 @@ async fn what_is_not_supported_is_asked_for_once() {
                 within(client.resume_session("x", OpenSession::in_dir("/"))).await.map(drop),
                 within(client.set_session_mode(session.id(), "plan")).await,
             ];
-            // The agent has an option for this.
+            // The agent has an option for the model.
             within(client.set_session_model(session.id(), "m")).await.unwrap();
             for result in calls {
                 let error = result.unwrap_err();
@@ -196,7 +196,7 @@ async fn modes_models_and_options_can_be_set() {
 }
 
 #[tokio::test]
-async fn a_model_is_set_by_its_option_where_there_is_no_other_way() {
+async fn a_model_is_set_by_its_option_if_there_is_no_method() {
     let script = lacking(&["session/set_model"], Script::default());
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::PerAgent)).await;
@@ -205,7 +205,7 @@ async fn a_model_is_set_by_its_option_where_there_is_no_other_way() {
 }
 
 #[tokio::test]
-async fn a_fork_goes_its_own_way() {
+async fn a_fork_is_independent_of_its_source() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
@@ -217,7 +217,7 @@ async fn a_fork_goes_its_own_way() {
 }
 
 #[tokio::test]
-async fn metadata_goes_in_and_comes_back_out() {
+async fn metadata_is_sent_and_returned() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     let skills = json!([{"name": "review"}]);
@@ -278,7 +278,7 @@ async fn models_are_listed_for_a_session_and_for_the_agent() {
 }
 
 #[tokio::test]
-async fn a_session_can_be_left_and_come_back_to() {
+async fn a_session_can_be_detached_and_opened_again() {
     let server = MockServer::builder().connection_ids(Some("x-acp-connection-id")).start().await;
     let client = SandboxAgentClient::builder(server.url()).agent("mock").build().unwrap();
     let session = session(&client).await;
@@ -288,7 +288,7 @@ async fn a_session_can_be_left_and_come_back_to() {
 }
 
 #[tokio::test]
-async fn anything_else_can_be_called_raw() {
+async fn any_other_method_can_be_called_raw() {
     for kind in KINDS {
         let script = Script::default().on_request(|method, params| {
             (method == "_x/echo").then(|| vec![Step::Finish(json!({"got": params}))])
@@ -303,7 +303,7 @@ async fn anything_else_can_be_called_raw() {
 }
 
 #[tokio::test]
-async fn a_permission_can_be_answered_raw() {
+async fn a_permission_can_get_a_raw_response() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
@@ -322,7 +322,7 @@ async fn a_permission_can_be_answered_raw() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_session_id_is_told_and_kept() {
+async fn a_response_without_a_session_id_is_a_decode_error() {
     let echo = Script::default()
         .on_request(|method, _| (method == "session/new").then(|| vec![Step::Finish(json!({"echoed": 1}))]));
     let server = MockServer::builder().agent("mock", echo).start().await;
@@ -332,7 +332,7 @@ async fn an_answer_without_a_session_id_is_told_and_kept() {
 }
 
 #[tokio::test]
-async fn another_agent_can_be_chosen_for_a_session() {
+async fn a_session_can_use_another_agent() {
     let other = Script::steps(vec![Step::Say("other".into())]);
     let server = MockServer::builder().agent("mock", Script::default()).agent("other", other).start().await;
     let client = options(&server, ServerKind::Shared).build().unwrap();
@@ -341,7 +341,7 @@ async fn another_agent_can_be_chosen_for_a_session() {
 }
 
 #[tokio::test]
-async fn a_released_server_is_told_the_mode_and_the_model_by_calls_of_their_own() {
+async fn mode_and_model_are_set_by_separate_calls_on_a_released_server() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::PerAgent);
     let new = NewSession::in_dir("/").mode("plan").model("mock-fast");
@@ -349,7 +349,7 @@ async fn a_released_server_is_told_the_mode_and_the_model_by_calls_of_their_own(
     assert_eq!(server.messages("session/set_mode")[0]["params"]["modeId"], "plan");
     assert_eq!(server.messages("session/set_model")[0]["params"]["modelId"], "mock-fast");
     assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
-    // A wish that cannot be granted is not passed over.
+    // A setting that cannot be applied is an error.
     let bare = lacking(&["session/set_mode"], Script::default().session(json!({})));
     let server = MockServer::builder().agent("mock", bare).start().await;
     let client = super::support::client(&server, ServerKind::PerAgent);

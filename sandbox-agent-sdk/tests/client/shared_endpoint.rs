@@ -1,4 +1,4 @@
-//! Clients that share one endpoint never act for each other.
+//! Clients of a shared endpoint never act for each other.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::permissions::permission;
 use super::support::{LIMIT, client, event, options, session, within};
 
-/// Options that would serve and approve whatever they are asked.
+/// Options of a client that serves and approves everything addressed to it.
 fn generous(server: &MockServer, directory: &TempDir) -> ClientOptions {
     options(server, ServerKind::Shared)
         .permissions(PermissionPolicy::BypassPermissions)
@@ -41,19 +41,19 @@ fn ask(server: &MockServer, session: Option<&str>) -> String {
     server.emit_request(json!({"method": "session/request_permission", "params": permission_params(session)}))
 }
 
-/// The responses that were posted to a request of the agent.
+/// Returns the posted responses to one agent request.
 fn responses(server: &MockServer, id: &str) -> Vec<Value> {
     let posts = server.requests().into_iter().filter_map(|request| request.json());
     posts.filter(|message| message["method"].is_null() && message["id"] == id).collect()
 }
 
-/// The responses that were posted to requests of agents.
+/// Returns the posted responses to all agent requests.
 fn outcomes(server: &MockServer) -> Vec<Value> {
     let posts = server.requests().into_iter().filter_map(|request| request.json());
     posts.filter(|message| message["method"].is_null()).collect()
 }
 
-/// Waits until a client has seen everything that was emitted so far and everything it posts because of it is out.
+/// Waits until a client has received all events so far and has sent all its responses.
 async fn settled(server: &MockServer, client: &SandboxAgentClient) {
     let mut events = client.events();
     server.emit(json!({"jsonrpc": "2.0", "method": "_x/behind"}));
@@ -71,7 +71,7 @@ async fn connected(client: &SandboxAgentClient) {
 }
 
 #[tokio::test]
-async fn a_request_without_a_readable_session_id_is_served_nothing() {
+async fn a_request_without_a_readable_session_id_is_not_served() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("secret"), "secret").unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -102,7 +102,7 @@ async fn a_request_without_a_readable_session_id_is_served_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_names_two_sessions_is_served_nothing() {
+async fn a_request_that_names_two_sessions_is_not_served() {
     let directory = tempfile::tempdir().unwrap();
     let script = Script::steps(vec![Step::WaitForCancel]);
     let server = MockServer::builder().agent("mock", script).start().await;
@@ -121,7 +121,7 @@ async fn a_request_that_names_two_sessions_is_served_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_nested_too_deep_to_read_is_not_answered_for_its_session() {
+async fn a_request_that_is_nested_too_deep_gets_no_response() {
     let directory = tempfile::tempdir().unwrap();
     let server = MockServer::start().await;
     let neighbour = client(&server, ServerKind::Shared);
@@ -166,7 +166,7 @@ async fn a_deep_request_on_a_connection_of_our_own_is_an_error_and_approves_noth
 }
 
 #[tokio::test]
-async fn a_dashboard_that_names_and_lists_sessions_answers_nothing_in_them() {
+async fn a_dashboard_that_names_and_lists_sessions_responds_to_none_of_their_requests() {
     let directory = tempfile::tempdir().unwrap();
     let script = Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))]);
     for policy in [PermissionPolicy::Ask, PermissionPolicy::Deny, PermissionPolicy::BypassPermissions] {
@@ -185,7 +185,7 @@ async fn a_dashboard_that_names_and_lists_sessions_answers_nothing_in_them() {
         settled(&server, &dashboard).await;
         assert_eq!(outcomes(&server), [] as [Value; 0], "the dashboard answered");
         assert!(request.is_open());
-        // It leaves, and what it leaves behind is not its own.
+        // It disconnects, and must not cancel requests of others.
         within(dashboard.disconnect()).await.unwrap();
         settled(&server, &neighbour).await;
         assert_eq!(outcomes(&server), [] as [Value; 0], "the dashboard cancelled");
@@ -196,7 +196,7 @@ async fn a_dashboard_that_names_and_lists_sessions_answers_nothing_in_them() {
 }
 
 #[tokio::test]
-async fn a_dashboard_that_is_dropped_answers_nothing() {
+async fn a_dropped_dashboard_responds_to_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let server = MockServer::start().await;
     let neighbour = client(&server, ServerKind::Shared);
@@ -213,7 +213,7 @@ async fn a_dashboard_that_is_dropped_answers_nothing() {
 }
 
 #[tokio::test]
-async fn while_a_session_is_being_made_other_sessions_get_nothing_however_long_it_takes() {
+async fn while_a_session_is_being_created_requests_of_other_sessions_are_not_served() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("secret"), "secret").unwrap();
     let script =
@@ -241,14 +241,14 @@ async fn while_a_session_is_being_made_other_sessions_get_nothing_however_long_i
 }
 
 #[tokio::test]
-async fn a_notice_of_an_agents_exit_ends_nothing_that_is_not_its_own() {
+async fn an_agents_exit_notification_ends_only_its_own_sessions() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::WaitForCancel])).start().await;
     let client = client(&server, ServerKind::Shared);
     let ours = session(&client).await;
     let mut turn = ours.prompt("wait");
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     let mut events = client.events();
-    // Any agent behind the endpoint can print this.
+    // Any agent on the endpoint can print this.
     server.emit(
         json!({"jsonrpc": "2.0", "method": "_adapter/agent_exited", "params": {"success": false, "code": 3}}),
     );
@@ -259,9 +259,9 @@ async fn a_notice_of_an_agents_exit_ends_nothing_that_is_not_its_own() {
     settled(&server, &client).await;
     assert_eq!((client.state(), ours.termination()), (ConnectionState::Connected, None));
     let seen: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
-    let told =
+    let is_notice =
         |event: &Event| matches!(event, Event::Other { method, .. } if method == "_adapter/agent_exited");
-    assert!(seen.iter().any(told), "the notice is visible: {seen:?}");
+    assert!(seen.iter().any(is_notice), "the notice is visible: {seen:?}");
     within(ours.cancel()).await.unwrap();
     assert_eq!(within(turn.outcome()).await.unwrap().stop_reason.as_str(), "cancelled");
 }
@@ -275,7 +275,7 @@ async fn unclaimed(events: &mut Events) -> UnclaimedRequest {
 }
 
 #[tokio::test]
-async fn an_unclaimed_request_is_answered_once_it_is_claimed() {
+async fn an_unclaimed_request_gets_a_response_only_after_a_claim() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     connected(&client).await;
@@ -284,7 +284,7 @@ async fn an_unclaimed_request_is_answered_once_it_is_claimed() {
     let (request, same) = (unclaimed(&mut events).await, unclaimed(&mut of_session).await);
     assert!(request.is_open() && same.is_open());
     assert_eq!(request.raw().unwrap()["sessionId"], "theirs");
-    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("no permission") };
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("not a permission") };
     assert_eq!(same.claim().unwrap_err(), ReplyError::Stale);
     assert_eq!(permission.session_id(), Some("theirs"));
     permission.allow_once().unwrap();
@@ -295,7 +295,7 @@ async fn an_unclaimed_request_is_answered_once_it_is_claimed() {
     let id =
         server.emit_request(json!({"method": "elicitation/create", "params": {"requestedSchema": schema}}));
     let ClaimedRequest::Question(question) = unclaimed(&mut events).await.claim().unwrap() else {
-        panic!("no question")
+        panic!("not a question")
     };
     question.decline().unwrap();
     assert!(server.wait_for(|_| !responses(&server, &id).is_empty(), LIMIT).await);
@@ -304,7 +304,7 @@ async fn an_unclaimed_request_is_answered_once_it_is_claimed() {
     for (result, error) in [(Some(json!({"x": 1})), None), (None, Some(-32000)), (None, None)] {
         let id = server.emit_request(json!({"method": "_x/any", "params": {"sessionId": "theirs"}}));
         let ClaimedRequest::Other(other) = unclaimed(&mut events).await.claim().unwrap() else {
-            panic!("it has a type")
+            panic!("not another request")
         };
         assert_eq!((other.method(), other.session_id()), ("_x/any", Some("theirs")));
         match (&result, error) {
@@ -320,7 +320,7 @@ async fn an_unclaimed_request_is_answered_once_it_is_claimed() {
 }
 
 #[tokio::test]
-async fn disconnecting_cancels_what_was_claimed_and_leaves_the_rest() {
+async fn disconnecting_cancels_claimed_requests_and_leaves_the_rest() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     connected(&client).await;
@@ -338,7 +338,7 @@ async fn disconnecting_cancels_what_was_claimed_and_leaves_the_rest() {
 }
 
 #[tokio::test]
-async fn what_a_session_asks_after_its_turn_is_unclaimed() {
+async fn a_request_after_the_turn_is_unclaimed() {
     let server = MockServer::start().await;
     let client = options(&server, ServerKind::Shared)
         .permissions(PermissionPolicy::BypassPermissions)
@@ -354,7 +354,7 @@ async fn what_a_session_asks_after_its_turn_is_unclaimed() {
 }
 
 #[tokio::test]
-async fn cancelling_another_clients_turn_answers_nothing_for_it() {
+async fn cancelling_another_clients_turn_does_not_respond_for_it() {
     let server = MockServer::start().await;
     let theirs = session(&client(&server, ServerKind::Shared)).await;
     let client = client(&server, ServerKind::Shared);
@@ -369,7 +369,7 @@ async fn cancelling_another_clients_turn_answers_nothing_for_it() {
 }
 
 #[tokio::test]
-async fn so_many_unclaimed_requests_can_be_claimed_and_older_ones_are_left() {
+async fn unclaimed_requests_are_limited_and_the_oldest_are_dropped() {
     const BOUND: usize = 4;
     let server = MockServer::start().await;
     let limits = Limits::default().unclaimed_requests(BOUND);
@@ -381,7 +381,7 @@ async fn so_many_unclaimed_requests_can_be_claimed_and_older_ones_are_left() {
         ask(&server, Some("theirs"));
         requests.push(unclaimed(&mut events).await);
         let open = requests.iter().filter(|request| request.is_open()).count();
-        assert_eq!(open, count.min(BOUND), "below, at and above the bound");
+        assert_eq!(open, count.min(BOUND), "below, at and above the limit");
     }
     assert_eq!(requests[0].claim().unwrap_err(), ReplyError::Stale);
     settled(&server, &client).await;

@@ -1,4 +1,4 @@
-//! What is known about a session now.
+//! Snapshots of sessions.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::SessionMetadata;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, session, within};
 
-/// An agent that tells of everything a session can have.
+/// The result of an agent that reports everything a session can have.
 fn rich() -> Value {
     json!({
         "modes": {"currentModeId": "build", "availableModes": [{"id": "build", "name": "Build"}, {"id": "plan"}]},
@@ -41,13 +41,13 @@ async fn seen(session: &Session, fits: impl Fn(&Session) -> bool) {
 }
 
 #[tokio::test]
-async fn every_way_to_open_a_session_fills_its_snapshot() {
+async fn every_method_that_opens_a_session_fills_its_snapshot() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
         let client = client(&server, kind);
         let new = || NewSession::in_dir("/").title("T");
         let made = within(client.new_session(new())).await.unwrap();
-        assert_eq!(made.snapshot().title.as_deref(), Some("T"), "what was given is known");
+        assert_eq!(made.snapshot().title.as_deref(), Some("T"), "the requested title is known");
         let loaded = within(client.load_session("loaded", OpenSession::in_dir("/"))).await.unwrap();
         let resumed = within(client.resume_session("resumed", OpenSession::in_dir("/"))).await.unwrap();
         let forked = within(made.fork(new())).await.unwrap();
@@ -60,14 +60,14 @@ async fn every_way_to_open_a_session_fills_its_snapshot() {
             let tools: Vec<_> = now.tools.iter().map(|tool| tool.name.as_str()).collect();
             assert_eq!((tools, now.tools[1].raw["new"].clone()), (vec!["shell", "edit"], json!(1)));
             assert_eq!(now.metadata.get("ticket"), Some(&json!(7)));
-            assert_eq!(now.other["brandNew"], json!({"kept": true}), "what is unknown is kept");
+            assert_eq!(now.other["brandNew"], json!({"kept": true}), "unknown members are preserved");
             assert_eq!(now.other["_meta"], json!({"other.dev": 1}));
         }
     }
 }
 
 #[tokio::test]
-async fn the_snapshot_follows_the_reports_and_is_complete_when_the_turn_is_over() {
+async fn the_snapshot_follows_updates_and_is_complete_when_the_turn_ends() {
     for kind in KINDS {
         let commands = json!({"sessionUpdate": "available_commands_update",
             "availableCommands": [{"name": "test", "description": "Runs the tests", "input": {"hint": "which"}}]});
@@ -95,12 +95,12 @@ async fn the_snapshot_follows_the_reports_and_is_complete_when_the_turn_is_over(
         assert_eq!(now.option_for("thought_level").unwrap().current, "high");
         assert_eq!((now.config_options.len(), now.tools[0].name.as_str()), (1, "late"));
         assert!(!now.other.contains_key("stopReason") && now.other.contains_key("brandNew"));
-        assert_eq!(before.current_mode.as_deref(), Some("build"), "a copy stays as it was");
+        assert_eq!(before.current_mode.as_deref(), Some("build"), "a copy does not change");
     }
 }
 
 #[tokio::test]
-async fn a_notice_that_a_session_started_tells_its_tools() {
+async fn a_session_started_notification_reports_the_tools() {
     for kind in KINDS {
         let started = |id: &str| Step::Notify {
             method: "session/started".into(),
@@ -125,9 +125,9 @@ async fn a_notice_that_a_session_started_tells_its_tools() {
 }
 
 #[tokio::test]
-async fn what_this_client_changes_shows_in_the_snapshot_at_once() {
+async fn a_change_by_this_client_is_in_the_snapshot_at_once() {
     for kind in KINDS {
-        // The answers say nothing, as those of many agents.
+        // The responses are empty, as with many agents.
         let script = Script::default().session(rich()).on_request(|method, _| {
             (method == "session/set_config_option").then(|| vec![Step::Finish(json!({}))])
         });
@@ -141,7 +141,7 @@ async fn what_this_client_changes_shows_in_the_snapshot_at_once() {
             (now.current_mode.as_deref(), now.models.current.as_deref()),
             (Some("plan"), Some("small"))
         );
-        assert_eq!(now.option_for("mode").unwrap().current, "plan", "the option is kept in step");
+        assert_eq!(now.option_for("mode").unwrap().current, "plan", "the option changes with the mode");
         assert_eq!(now.option_for("thought_level").unwrap().current, "high");
         assert_eq!(options, now.config_options);
         if kind == ServerKind::Shared {
@@ -154,7 +154,7 @@ async fn what_this_client_changes_shows_in_the_snapshot_at_once() {
 }
 
 #[tokio::test]
-async fn a_report_from_before_the_answer_is_not_undone_by_it() {
+async fn a_response_does_not_undo_an_earlier_report() {
     for kind in KINDS {
         let script = Script::default().on_request(|method, _| {
             let early = json!({"sessionId": "s", "update": mode_update("plan")});
@@ -165,14 +165,14 @@ async fn a_report_from_before_the_answer_is_not_undone_by_it() {
         });
         let server = MockServer::builder().agent("mock", script).start().await;
         let session = session(&client(&server, kind)).await;
-        // Whichever of the two is seen first, the report is the newer one.
+        // Whichever is read first, the report is newer than the response.
         seen(&session, |session| session.snapshot().current_mode.as_deref() == Some("plan")).await;
         assert_eq!(session.snapshot().modes.len(), 2);
     }
 }
 
 #[tokio::test]
-async fn handles_of_one_session_share_what_is_known() {
+async fn handles_of_one_session_share_its_snapshot() {
     let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
     let client = client(&server, ServerKind::Shared);
     let by_id = client.session("s");
@@ -183,7 +183,7 @@ async fn handles_of_one_session_share_what_is_known() {
 }
 
 #[tokio::test]
-async fn a_thought_level_that_is_asked_for_is_set() {
+async fn a_requested_thought_level_is_set() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
         let client = client(&server, kind);

@@ -1,4 +1,4 @@
-//! What the stable protocol can say, over real sockets.
+//! Features of the stable protocol, over real sockets.
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::connection::{Feature, Support};
@@ -50,12 +50,12 @@ async fn notices_compactions_and_switches_are_advertised_and_typed() {
         let server = MockServer::start().await;
         super::support::session(&options(&server, kind).notices(false).build().unwrap()).await;
         let advertised = &server.messages("initialize")[0]["params"]["clientCapabilities"]["session"];
-        assert_eq!(advertised.get("notices"), None, "a program without notices does not advertise them");
+        assert_eq!(advertised.get("notices"), None, "notices are advertised only if they are on");
     }
 }
 
 #[tokio::test]
-async fn further_directories_are_sent_to_agents_that_support_them_and_to_no_others() {
+async fn additional_directories_are_sent_only_to_agents_that_support_them() {
     for kind in KINDS {
         let can = |session: Value| {
             Script::default()
@@ -87,7 +87,7 @@ async fn further_directories_are_sent_to_agents_that_support_them_and_to_no_othe
 }
 
 #[tokio::test]
-async fn a_session_can_be_deleted_where_the_agent_can_do_that() {
+async fn a_session_can_be_deleted_if_the_agent_supports_it() {
     for kind in KINDS {
         let script = Script::default()
             .on_request(|method, _| (method == "session/delete").then(|| vec![Step::Finish(json!({}))]));
@@ -111,7 +111,7 @@ async fn a_session_can_be_deleted_where_the_agent_can_do_that() {
 }
 
 #[tokio::test]
-async fn resuming_that_is_not_advertised_is_tried_once_and_what_it_gave_is_remembered() {
+async fn a_resume_that_is_not_advertised_is_tried_once_and_its_result_is_remembered() {
     let silent = || {
         Script::default()
             .initialize(json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}))

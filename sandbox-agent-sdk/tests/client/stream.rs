@@ -1,4 +1,4 @@
-//! The log of a client, and the server's stream read again.
+//! The log of a client, and reading the server's stream again.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use sandbox_agent_sdk::{Event, PermissionPolicy, ServerKind, StopReason, Turn};
 
 use super::support::{KINDS, LIMIT, client, options, session, within};
 
-/// What an entry says, in short.
+/// Returns an entry in short form.
 fn short(entry: &LogEntry) -> Option<String> {
     Some(match &entry.record {
         LogRecord::Event(Event::Update(update)) => update.to_string(),
@@ -31,11 +31,11 @@ fn short(entry: &LogEntry) -> Option<String> {
     })
 }
 
-/// What the log says up to the end of a turn, with the positions.
+/// Reads the log up to the end of a turn. Returns the entries with their positions.
 async fn until_end(log: &mut EventLog) -> Vec<(String, Option<StreamPosition>)> {
     let mut seen = Vec::new();
     loop {
-        let entry = within(log.next()).await.expect("the log goes on");
+        let entry = within(log.next()).await.expect("another entry");
         let Some(text) = short(&entry) else { continue };
         let is_end = text.starts_with("ended");
         seen.push((text, entry.position));
@@ -95,18 +95,18 @@ async fn the_log_has_updates_requests_settlements_and_ends_in_one_order() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_not_read_is_filled_from_the_server() {
+async fn an_unread_log_is_filled_from_the_server() {
     let script = Script::steps(vec![Step::Flood { updates: 300, bytes: 1000 }]);
     let server = MockServer::builder().agent("mock", script).start().await;
     for kind in KINDS {
-        // Room for a few of them.
+        // A budget for a few updates only.
         let client = options(&server, kind).event_budget(20_000).build().unwrap();
         let session = session(&client).await;
         let mut log = client.events_from(None);
         let _ = within(session.prompt("go").outcome()).await;
         let mut offsets = Vec::new();
         while offsets.len() < 300 {
-            let entry = within(log.next()).await.expect("the log goes on");
+            let entry = within(log.next()).await.expect("another entry");
             assert!(!matches!(entry.record, LogRecord::Missing(_)), "the server has all of them");
             if let LogRecord::Event(Event::Update(update)) = &entry.record
                 && update.session_id() == session.id()
@@ -121,16 +121,16 @@ async fn a_log_that_is_not_read_is_filled_from_the_server() {
 }
 
 #[tokio::test]
-async fn what_the_server_no_longer_has_is_missing_in_its_place() {
+async fn events_that_the_server_no_longer_has_are_reported_missing_in_order() {
     let script = Script::steps(vec![Step::Flood { updates: 300, bytes: 1000 }, Step::Say("end".into())]);
-    let server = MockServer::builder().agent("mock", script).ring(50).start().await;
+    let server = MockServer::builder().agent("mock", script).replay_buffer(50).start().await;
     let client = options(&server, ServerKind::Shared).event_budget(20_000).build().unwrap();
     let session = session(&client).await;
     let mut log = client.events_from(None);
     let _ = within(session.prompt("go").outcome()).await;
     let (mut last, mut missing) = (0, 0);
     loop {
-        let entry = within(log.next()).await.expect("the log goes on");
+        let entry = within(log.next()).await.expect("another entry");
         match &entry.record {
             LogRecord::Missing(gap) => {
                 assert!(gap.from > last && gap.to >= gap.from);
@@ -147,7 +147,7 @@ async fn what_the_server_no_longer_has_is_missing_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_log_from_a_position_begins_behind_it_also_in_another_client() {
+async fn a_log_from_a_position_begins_after_it_also_in_another_client() {
     let server = MockServer::start().await;
     let first = client(&server, ServerKind::Shared);
     let session = session(&first).await;
@@ -162,7 +162,7 @@ async fn a_log_from_a_position_begins_behind_it_also_in_another_client() {
     let mut log = second.events_from(position);
     let mut seen = String::new();
     while !seen.contains("two") {
-        let entry = within(log.next()).await.expect("the log goes on");
+        let entry = within(log.next()).await.expect("another entry");
         assert_eq!(entry.position.map(|at| at.offset > position.offset), entry.position.map(|_| true));
         if let LogRecord::Event(Event::Update(update)) = &entry.record {
             assert_eq!(update.origin(), Origin::Replayed);
@@ -192,7 +192,7 @@ async fn a_part_of_the_stream_is_read_again() {
         let earlier = texts(&all(client.read(StreamPosition::beginning(), one.offset)).await).concat();
         assert!(earlier.ends_with("mock: one"), "{kind}: {earlier}");
         assert_eq!(all(client.read(two, two.offset)).await.len(), 0, "{kind}");
-        // Another event stands there: the position is of another incarnation.
+        // The event at this offset differs, so the position belongs to another incarnation.
         let other = StreamPosition::new(one.incarnation, one.offset, one.fingerprint ^ 1);
         let entries = all(client.read(other, None)).await;
         assert!(matches!(entries[0].record, LogRecord::Event(Event::ServerRestarted)), "{kind}: {entries:?}");
@@ -200,7 +200,7 @@ async fn a_part_of_the_stream_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_reader_answers_nothing_and_sees_the_responses_of_others() {
+async fn a_reader_responds_to_nothing_and_sees_the_responses_of_others() {
     let script = Script::steps(vec![
         Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),
         Step::Say("done".into()),
@@ -255,7 +255,7 @@ async fn a_prompt_is_sent_after_the_function_before_it() {
 }
 
 #[tokio::test]
-async fn a_turn_from_events_is_like_any_other() {
+async fn a_turn_from_events_behaves_like_any_other() {
     let script = Script::steps(vec![
         Step::Say("one".into()),
         Step::AskPermission(Permission::new(ToolCall::new("t", "Run"))),

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,49 +9,49 @@ use sandbox_agent_sdk::{
     ClientOptions, ClientTimeouts, Event, Events, NewSession, SandboxAgentClient, ServerKind, Session, Update,
 };
 
-/// The kinds of servers that one mock server plays.
+/// The kinds of servers that the mock server imitates.
 pub(crate) const KINDS: [ServerKind; 2] = [ServerKind::Shared, ServerKind::PerAgent];
 
-/// What has to happen in a test happens within this time.
+/// The timeout of everything that must happen in a test.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Awaits something that must not hang.
+/// Awaits a future within the timeout.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, future).await.expect("it hangs")
+    tokio::time::timeout(LIMIT, future).await.expect("timed out")
 }
 
 pub(crate) fn timeouts() -> ClientTimeouts {
     ClientTimeouts::default()
         .start(Duration::from_secs(10))
         .cancel(Duration::from_secs(5))
-        // The released server never confirms this while its agent lives.
+        // The released server never confirms this while its agent runs.
         .disconnect(Duration::from_millis(200))
         .termination(Duration::from_millis(300))
 }
 
-/// Options for the agent `mock` of a server.
+/// Returns options for the agent `mock` of a server.
 pub(crate) fn options(server: &MockServer, kind: ServerKind) -> ClientOptions {
     SandboxAgentClient::builder(server.url()).agent("mock").server(kind).timeouts(timeouts())
 }
 
 pub(crate) fn client(server: &MockServer, kind: ServerKind) -> SandboxAgentClient {
-    options(server, kind).build().expect("the options are good")
+    options(server, kind).build().expect("valid options")
 }
 
 pub(crate) async fn session(client: &SandboxAgentClient) -> Session {
-    within(client.new_session(NewSession::in_dir("/"))).await.expect("a session can be made")
+    within(client.new_session(NewSession::in_dir("/"))).await.expect("a session")
 }
 
-/// The text of updates, one after the other.
+/// Joins the texts of updates.
 pub(crate) fn text(updates: &[Update]) -> String {
     updates.iter().map(ToString::to_string).collect()
 }
 
-/// The first event that fits.
+/// Waits for the first event that `pick` accepts.
 pub(crate) async fn event<T>(events: &mut Events, mut pick: impl FnMut(Event) -> Option<T>) -> T {
     within(async {
         loop {
-            let event = events.next().await.expect("the events go on");
+            let event = events.next().await.expect("another event");
             if let Some(picked) = pick(event) {
                 return picked;
             }
@@ -60,7 +60,7 @@ pub(crate) async fn event<T>(events: &mut Events, mut pick: impl FnMut(Event) ->
     .await
 }
 
-/// The first end of a session that is told of.
+/// Waits for the next end of a session.
 pub(crate) async fn session_ended(events: &mut Events) -> SessionEnded {
     event(events, |event| match event {
         Event::SessionEnded(ended) => Some(*ended),
@@ -69,14 +69,15 @@ pub(crate) async fn session_ended(events: &mut Events) -> SessionEnded {
     .await
 }
 
-/// The ends of sessions among what has been told by now.
+/// Returns the ends of sessions among the events received so far.
 pub(crate) fn ends_so_far(events: &mut Events) -> Vec<SessionEnded> {
-    let told = std::iter::from_fn(|| events.try_next());
-    told.filter_map(|event| match event {
-        Event::SessionEnded(ended) => Some(*ended),
-        _ => None,
-    })
-    .collect()
+    let received = std::iter::from_fn(|| events.try_next());
+    received
+        .filter_map(|event| match event {
+            Event::SessionEnded(ended) => Some(*ended),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Waits until no event stream of the server is open.

@@ -1,4 +1,4 @@
-//! How agents and sessions end, and what a program is told of it.
+//! How agents and sessions end, and how that is reported.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::support::{
     KINDS, LIMIT, client, ends_so_far, event, options, session, session_ended, text, timeouts, within,
 };
 
-/// An agent that says something and dies.
+/// An agent that sends some text and dies.
 fn dies(step: Step) -> Script {
     Script::new(move |turn| match turn.text.as_str() {
         "die" => vec![Step::Say("partial ".into()), Step::Say("answer".into()), step.clone()],
@@ -20,7 +20,7 @@ fn dies(step: Step) -> Script {
     })
 }
 
-/// An agent that ends its turn and dies when nobody waits for it.
+/// An agent that ends its turn and dies while it is idle.
 fn dies_idle(code: i32) -> Script {
     Script::new(move |turn| match turn.text.as_str() {
         "die later" => {
@@ -32,7 +32,7 @@ fn dies_idle(code: i32) -> Script {
 }
 
 #[tokio::test]
-async fn a_crash_during_a_turn_is_an_error_behind_the_partial_answer() {
+async fn a_crash_during_a_turn_is_an_error_after_the_partial_text() {
     for kind in KINDS {
         let script = dies(Step::crash(3, ["boom line 1", "boom line 2"]));
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -61,7 +61,7 @@ async fn a_crash_during_a_turn_is_an_error_behind_the_partial_answer() {
 }
 
 #[tokio::test]
-async fn what_the_agent_wrote_to_stderr_is_part_of_the_account() {
+async fn the_termination_includes_stderr() {
     for kind in KINDS {
         let script = dies(Step::crash(3, ["boom line 1", "boom line 2"]));
         let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
@@ -77,7 +77,7 @@ async fn what_the_agent_wrote_to_stderr_is_part_of_the_account() {
 }
 
 #[tokio::test]
-async fn an_account_that_comes_too_late_is_not_waited_for() {
+async fn late_termination_details_are_not_waited_for() {
     let script = dies(Step::crash(3, ["boom"]));
     let limit = Duration::from_secs(100);
     let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
@@ -92,7 +92,7 @@ async fn the_end_of_an_agent_is_published_while_its_call_still_waits_for_details
     let script = dies(Step::crash(3, ["boom"]));
     let limit = Duration::from_secs(100);
     let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
-    // Longer than any test lasts.
+    // Longer than any test runs.
     let times = timeouts().termination(10 * LIMIT);
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
@@ -103,7 +103,7 @@ async fn the_end_of_an_agent_is_published_while_its_call_still_waits_for_details
 }
 
 #[tokio::test]
-async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
+async fn late_termination_details_within_the_timeout_are_joined() {
     let script = dies(Step::crash(3, ["late boom"]));
     let limit = Duration::from_millis(300);
     let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
@@ -115,7 +115,7 @@ async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
     assert_eq!(error.termination().unwrap().last_stderr_lines(5), ["late boom"]);
     assert_eq!(error.problem().map(|problem| problem.short_kind()), Some("agent_process_exited"));
     let ended = session_ended(&mut events).await.termination;
-    assert_eq!((ended.exit_code, ended.stderr), (Some(3), None), "it is published at once");
+    assert_eq!((ended.exit_code, ended.stderr), (Some(3), None), "the end is published at once");
     let details = event(&mut events, |event| match event {
         Event::TerminationDetails(details) => Some(details.termination),
         _ => None,
@@ -124,7 +124,7 @@ async fn a_late_account_within_the_bound_is_joined_to_the_notice() {
     assert_eq!((details.exit_code, details.last_stderr_lines(5)), (Some(3), vec!["late boom"]));
     assert_eq!(session.termination(), Some(details.clone()));
     assert_eq!(client.termination(), Some(details));
-    assert!(ends_so_far(&mut events).is_empty(), "there is one end");
+    assert!(ends_so_far(&mut events).is_empty(), "the end is published once");
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn each_session_of_a_dead_agent_ends_once() {
         let mut ids = [one.id(), two.id(), three.id()];
         ids.sort_unstable();
         assert_eq!(ended, ids);
-        // Whatever else is said about it afterwards does not end them again.
+        // Later reports do not end them again.
         for session in [&one, &two, &three] {
             within(session.prompt("hello").outcome()).await.unwrap_err();
         }
@@ -153,7 +153,7 @@ async fn each_session_of_a_dead_agent_ends_once() {
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_idle_is_told_of_and_later_calls_fail_without_http() {
+async fn the_death_of_an_idle_agent_is_reported_and_later_calls_fail_without_http() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", dies_idle(7)).start().await;
         let client = client(&server, kind);
@@ -185,7 +185,7 @@ async fn an_agent_that_dies_idle_is_told_of_and_later_calls_fail_without_http() 
 }
 
 #[tokio::test]
-async fn one_call_starts_the_agent_anew() {
+async fn one_call_restarts_the_agent() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", dies(Step::crash(1, ["boom"]))).start().await;
         let client = client(&server, kind);
@@ -203,7 +203,7 @@ async fn one_call_starts_the_agent_anew() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_started_anew_can_die_again_and_that_is_told_again() {
+async fn a_second_death_of_a_restarted_agent_is_reported_again() {
     for kind in KINDS {
         let script = dies(Step::crash(1, ["boom"]));
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -221,7 +221,7 @@ async fn an_agent_that_is_started_anew_can_die_again_and_that_is_told_again() {
 }
 
 #[tokio::test]
-async fn death_by_a_signal_is_told_as_such() {
+async fn death_by_a_signal_is_reported_as_a_signal() {
     for kind in KINDS {
         let script = dies(Step::killed(9, ["oom"]));
         let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
@@ -236,7 +236,7 @@ async fn death_by_a_signal_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn an_exit_in_good_order_is_no_crash() {
+async fn a_clean_exit_is_not_a_crash() {
     for kind in KINDS {
         let server =
             MockServer::builder().agent("mock", dies(Step::Exit(0))).released_quirks(false).start().await;
@@ -264,7 +264,7 @@ async fn a_crash_while_connecting_is_the_error_of_connecting() {
 }
 
 #[tokio::test]
-async fn a_crash_while_a_session_is_made_fails_that_call() {
+async fn a_crash_while_a_session_is_created_fails_that_call() {
     for kind in KINDS {
         let script = Script::default()
             .on_request(|method, _| (method == "session/new").then(|| vec![Step::crash(2, ["no disk"])]));
@@ -277,12 +277,12 @@ async fn a_crash_while_a_session_is_made_fails_that_call() {
 }
 
 #[tokio::test]
-async fn a_dead_agent_is_found_out_by_the_next_call_if_its_notice_was_lost() {
+async fn the_next_call_detects_a_dead_agent_if_its_exit_notification_was_lost() {
     let server = MockServer::builder().agent("mock", dies_idle(4)).start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
     let mut events = client.events();
-    // From now on the stream is open and says nothing.
+    // From now on the stream is open and silent.
     server.inject(Fault::StreamStall);
     server.inject(Fault::StreamCutAt { byte: 0, cut: mock_server::Cut::Dropped });
     let mut turn = session.prompt("die later");
@@ -320,7 +320,7 @@ async fn a_session_that_ends_while_its_post_hangs_fails_at_once() {
 }
 
 #[tokio::test]
-async fn a_real_process_that_dies_at_once_is_told_with_its_code_and_its_words() {
+async fn a_real_process_that_dies_at_once_is_reported_with_code_and_stderr() {
     for kind in KINDS {
         let words = "read line; echo 'cannot find my config' >&2; exit 42";
         let agent = ProcessAgent::new("sh").args(["-c", words]);
@@ -333,7 +333,7 @@ async fn a_real_process_that_dies_at_once_is_told_with_its_code_and_its_words() 
 }
 
 #[tokio::test]
-async fn a_session_that_ended_before_this_client_came_is_told_with_how() {
+async fn a_session_that_ended_before_this_client_connected_is_reported_with_details() {
     let server = MockServer::builder().agent("mock", dies(Step::crash(6, ["boom"]))).start().await;
     let first = client(&server, ServerKind::Shared);
     let dead = session(&first).await;
@@ -344,17 +344,17 @@ async fn a_session_that_ended_before_this_client_came_is_told_with_how() {
         let error = within(session.prompt("hello").outcome()).await.unwrap_err();
         assert_eq!(error.termination().unwrap().exit_code, Some(6), "{error:?}");
     }
-    assert_eq!(server.messages("session/prompt").len(), 2, "one for the crash, one to learn of it");
+    assert_eq!(server.messages("session/prompt").len(), 2, "one for the crash, one that reports it");
 }
 
 #[tokio::test]
-async fn the_failure_of_the_call_is_account_enough_if_the_notice_was_lost() {
+async fn the_error_of_the_call_has_the_details_if_the_exit_notification_was_lost() {
     let script = dies(Step::crash(5, ["only in the answer"]));
     let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
     let mut events = client.events();
-    // From now on the stream is open and says nothing.
+    // From now on the stream is open and silent.
     server.inject(Fault::StreamStall);
     server.inject(Fault::StreamCutAt { byte: 0, cut: mock_server::Cut::Dropped });
     let error = within(session.prompt("die").outcome()).await.unwrap_err();
@@ -366,7 +366,7 @@ async fn the_failure_of_the_call_is_account_enough_if_the_notice_was_lost() {
 }
 
 #[tokio::test]
-async fn several_tasks_that_start_the_agent_anew_get_the_same_one() {
+async fn several_tasks_that_restart_the_agent_get_the_same_one() {
     let server = MockServer::builder().agent("mock", dies(Step::crash(1, ["boom"]))).start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
@@ -379,7 +379,7 @@ async fn several_tasks_that_start_the_agent_anew_get_the_same_one() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_was_lost_with_its_agent_may_have_run_and_one_that_could_not_be_written_has_not() {
+async fn a_prompt_lost_with_its_agent_may_have_run_and_an_unsent_one_has_not() {
     for (title, may_have_run) in [("agent_exited", true), ("write_failed", false)] {
         let server = MockServer::start().await;
         let session = session(&client(&server, ServerKind::Shared)).await;
@@ -394,9 +394,9 @@ async fn a_prompt_that_was_lost_with_its_agent_may_have_run_and_one_that_could_n
 }
 
 #[tokio::test]
-async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_disconnection() {
+async fn a_crash_without_details_is_reported_before_the_disconnection() {
     let server = MockServer::builder().agent("mock", dies(Step::crash(3, ["boom"]))).start().await;
-    // The rest of the account would be waited for longer than this test lasts.
+    // The client would wait for details longer than this test runs.
     let times = timeouts().termination(Duration::from_secs(60));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     let session = session(&client).await;
@@ -407,7 +407,7 @@ async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_d
     let posts = server.requests();
     let path = posts.iter().find_map(|request| request.path.strip_prefix("/v1/acp/")).unwrap();
     let behind = || json!({"jsonrpc": "2.0", "method": "_x/behind"});
-    // The notice was taken when this is told, which the server sends after it.
+    // The server sends this event after the exit notification, so the client has read the notification.
     within(async {
         loop {
             assert!(server.emit_to(path, behind()));
@@ -431,5 +431,5 @@ async fn a_crash_that_was_noticed_and_not_yet_accounted_for_is_told_before_the_d
     assert_eq!(info.exit_code, Some(3));
     let ended = session_ended(&mut ends).await;
     assert_eq!((ended.termination.exit_code, ended.termination.is_crash()), (Some(3), true));
-    assert!(ends_so_far(&mut ends).is_empty(), "there is one end");
+    assert!(ends_so_far(&mut ends).is_empty(), "the end is published once");
 }

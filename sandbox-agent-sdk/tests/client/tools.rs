@@ -1,4 +1,4 @@
-//! Files and terminals that a client offers to its agent.
+//! Files and terminals of a client.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn at(directory: &TempDir, name: &str) -> String {
     directory.path().join(name).display().to_string()
 }
 
-/// A step that runs a line in a shell, and goes on at once.
+/// A step that starts a shell command and continues immediately.
 fn start(line: &str) -> Step {
     Step::Request {
         method: "terminal/create".into(),
@@ -47,14 +47,14 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-/// What a process and its child wrote as their ids, once both are there.
+/// Waits for the process ids that a process and its child have written.
 async fn pids(directory: &TempDir) -> Vec<String> {
     let read = || std::fs::read_to_string(directory.path().join("pids")).unwrap_or_default();
     until(|| read().lines().count() == 2).await;
     read().lines().map(str::to_owned).collect()
 }
 
-/// Writes the ids of a process and its child into a file, and lives.
+/// Writes the ids of a process and its child into a file, and keeps running.
 const LIVE: &str = "sleep 1000 & printf '%s\\n%s\\n' $$ $! > pids; wait";
 
 fn server(steps: Vec<Step>) -> impl Future<Output = MockServer> {
@@ -66,7 +66,7 @@ fn with_terminals(options: ClientOptions, directory: &TempDir) -> ClientOptions 
 }
 
 #[tokio::test]
-async fn agents_are_told_of_what_is_on_and_of_nothing_else() {
+async fn only_enabled_tools_are_advertised() {
     let directory = tempfile::tempdir().unwrap();
     let offers = |read: bool, write: bool, terminal: bool| json!({"fs": {"readTextFile": read, "writeTextFile": write}, "terminal": terminal});
     type Setting<'a> = Box<dyn Fn(ClientOptions) -> ClientOptions + 'a>;
@@ -90,7 +90,7 @@ async fn agents_are_told_of_what_is_on_and_of_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_off_is_not_there() {
+async fn disabled_tools_are_method_not_found() {
     let all = [
         ("fs/read_text_file", json!({"path": "/etc/passwd"})),
         ("fs/write_text_file", json!({"path": "/tmp/never", "content": "x"})),
@@ -140,7 +140,7 @@ async fn an_agent_reads_and_writes_files() {
 }
 
 #[tokio::test]
-async fn an_agent_runs_a_command_to_its_end() {
+async fn an_agent_runs_a_command_to_completion() {
     for kind in KINDS {
         let directory = tempfile::tempdir().unwrap();
         let line = "printf out; printf err >&2; printf more; exit 9";
@@ -161,7 +161,7 @@ async fn an_agent_runs_a_command_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_terminal_is_its_sessions_and_unknown_to_others() {
+async fn a_terminal_belongs_to_its_session_only() {
     let directory = tempfile::tempdir().unwrap();
     let script = Script::new(|turn| match turn.text.split_once(' ') {
         Some((method, id)) => {
@@ -183,7 +183,7 @@ async fn a_terminal_is_its_sessions_and_unknown_to_others() {
     assert_eq!(server.answers().last().unwrap().result()["exitStatus"], Value::Null, "it runs");
 }
 
-/// A client whose agent has started a process with a child, with the ids of both.
+/// Returns a client whose agent has started a process with a child, and the ids of both.
 async fn running(
     kind: ServerKind,
     tail: Vec<Step>,
@@ -198,7 +198,7 @@ async fn running(
     let mut turn = session.prompt("go");
     let pids = pids(&directory).await;
     assert!(pids.iter().all(|pid| runs(pid)));
-    // It may end with the agent.
+    // The turn may end with the agent.
     let _ = within(turn.outcome()).await;
     (server, client, directory, pids)
 }
@@ -207,9 +207,9 @@ async fn running(
 async fn disconnecting_leaves_no_process_behind() {
     for kind in KINDS {
         let (_server, client, _directory, pids) = running(kind, Vec::new()).await;
-        assert!(pids.iter().all(|pid| runs(pid)), "a turn that is over ends nothing");
+        assert!(pids.iter().all(|pid| runs(pid)), "the end of a turn ends no process");
         within(client.disconnect()).await.unwrap();
-        assert!(!is_listed(&pids[0]), "not even its remnant is left");
+        assert!(!is_listed(&pids[0]), "it is not even a zombie");
         until(|| !pids.iter().any(|pid| runs(pid))).await;
     }
 }
@@ -219,7 +219,7 @@ async fn dropping_the_client_leaves_no_process_behind() {
     for kind in KINDS {
         let (_server, client, _directory, pids) = running(kind, Vec::new()).await;
         drop(client);
-        // The runtime of this test has one thread, which gets to nothing else before this is so.
+        // The runtime of this test has one thread, so no other task runs before this check.
         let started = std::time::Instant::now();
         while pids.iter().any(|pid| runs(pid)) && started.elapsed() < LIMIT {
             std::thread::yield_now();
@@ -271,7 +271,7 @@ async fn a_stream_that_is_lost_for_a_moment_ends_no_command() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_cancelled_ends_and_the_command_goes_on() {
+async fn a_cancelled_wait_ends_and_the_command_continues() {
     let directory = tempfile::tempdir().unwrap();
     let script = Script::new(|turn| match turn.text.as_str() {
         "start" => vec![start(LIVE)],
@@ -288,7 +288,7 @@ async fn a_wait_that_is_cancelled_ends_and_the_command_goes_on() {
     let id = server.answers()[0].result()["terminalId"].as_str().unwrap().to_owned();
     let _turn = session.prompt(id);
     assert!(server.wait_for(|_| server.messages("session/prompt").len() == 2, LIMIT).await);
-    // The agent's request comes before the answer to this.
+    // The agent's request arrives before the response to this.
     let _ = within(client.list_models(None)).await;
     within(session.cancel()).await.unwrap();
     assert_eq!(server.answers()[1].answer["error"]["code"], -32800);
@@ -296,7 +296,7 @@ async fn a_wait_that_is_cancelled_ends_and_the_command_goes_on() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_for_the_server_becomes_an_error_for_the_agent() {
+async fn a_response_too_large_for_the_server_becomes_an_error_for_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("large"), "x".repeat(3 << 20)).unwrap();
     std::fs::write(directory.path().join("small"), "small").unwrap();
@@ -314,7 +314,7 @@ async fn an_answer_that_is_too_large_for_the_server_becomes_an_error_for_the_age
     assert_eq!(lost.await, "fs/read_text_file");
 }
 
-/// Files that take their time.
+/// Slow files.
 struct Slow(Arc<Semaphore>);
 
 impl TextFiles for Slow {
@@ -333,7 +333,7 @@ impl TextFiles for Slow {
 }
 
 #[tokio::test]
-async fn a_tool_of_your_own_that_is_slow_or_panics_holds_up_nobody_else() {
+async fn a_custom_tool_that_is_slow_or_panics_delays_no_other_request() {
     let script = Script::new(|turn| match turn.text.as_str() {
         "write" => vec![Step::WriteFile { path: "/f".into(), content: String::new() }],
         path => vec![Step::ReadFile { path: path.into() }],
@@ -351,7 +351,7 @@ async fn a_tool_of_your_own_that_is_slow_or_panics_holds_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn every_connection_has_terminals_of_its_own() {
+async fn every_connection_has_its_own_terminals() {
     let directory = tempfile::tempdir().unwrap();
     let script = Script::new(|turn| match turn.text.as_str() {
         "start" => vec![start("exec sleep 1000")],
@@ -365,14 +365,14 @@ async fn every_connection_has_terminals_of_its_own() {
     within(client.disconnect()).await.unwrap();
     within(client.connect()).await.unwrap();
     within(session.prompt(id).outcome()).await.unwrap();
-    assert_eq!(server.answers()[1].answer["error"]["code"], -32002, "it went with its connection");
+    assert_eq!(server.answers()[1].answer["error"]["code"], -32002, "it ended with its connection");
     within(session.prompt("start").outcome()).await.unwrap();
-    assert!(server.answers()[2].result()["terminalId"].is_string(), "and new ones can be made");
+    assert!(server.answers()[2].result()["terminalId"].is_string(), "a new one can be created");
 }
 
-/// What crosses the start of a command.
+/// What happens during the start of a command.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Crossing {
+enum Race {
     Cancel,
     SessionEnd,
     Disconnect,
@@ -380,23 +380,23 @@ enum Crossing {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
-    for crossing in [Crossing::Cancel, Crossing::SessionEnd, Crossing::Disconnect, Crossing::Drop] {
+async fn a_command_that_starts_during_an_end_is_killed() {
+    for crossing in [Race::Cancel, Race::SessionEnd, Race::Disconnect, Race::Drop] {
         let directory = tempfile::tempdir().unwrap();
         let script = Script::new(|turn| match turn.text.as_str() {
             "start" => vec![start("exec sleep 1000"), Step::WaitForCancel],
             _ => vec![start("exec true")],
         });
         let server = MockServer::builder().agent("mock", script).start().await;
-        // The first start stands still where it is allowed, until the other thing has happened.
+        // The first start blocks in `allow_if` until the other event has happened.
         let entered = Arc::new(Semaphore::new(0));
-        let told = Arc::clone(&entered);
+        let signal = Arc::clone(&entered);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(Some(gate));
         let terminals = TerminalOptions::new(root(&directory)).allow_if(move |_| {
             let gate = gate.lock().unwrap().take();
             if let Some(gate) = gate {
-                told.add_permits(1);
+                signal.add_permits(1);
                 gate.recv_timeout(LIMIT).unwrap();
             }
             true
@@ -406,12 +406,12 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
         let turn = one.prompt("start");
         let _entered = within(entered.acquire()).await.unwrap();
         match crossing {
-            Crossing::Cancel => within(one.cancel()).await.unwrap(),
-            Crossing::SessionEnd => drop(within(one.terminate()).await.unwrap()),
-            Crossing::Disconnect => {
+            Race::Cancel => within(one.cancel()).await.unwrap(),
+            Race::SessionEnd => drop(within(one.terminate()).await.unwrap()),
+            Race::Disconnect => {
                 within(async {
                     let (closed, ()) = tokio::join!(client.disconnect(), async {
-                        // The answer to the start is settled before the tools end.
+                        // The response to the start is sent before the tools end.
                         until(|| !server.answers().is_empty()).await;
                         open.send(()).unwrap();
                     });
@@ -419,17 +419,17 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
                 })
                 .await
             }
-            Crossing::Drop => {
+            Race::Drop => {
                 drop((turn, one, two, client));
                 open.send(()).unwrap();
                 until(|| running_below(directory.path()).is_empty()).await;
                 continue;
             }
         }
-        // It may be open already.
+        // An error means that it is already open.
         let _ = open.send(());
-        if crossing != Crossing::Disconnect {
-            // What the first start left open is done by the time that a second one is.
+        if crossing != Race::Disconnect {
+            // After a second start has completed, the first has completed too.
             within(two.prompt("other").outcome()).await.unwrap();
             assert!(client.state().is_usable());
         }
@@ -438,14 +438,14 @@ async fn a_command_whose_start_is_crossed_by_an_end_is_ended() {
 }
 
 #[tokio::test]
-async fn which_access_to_files_is_advertised_depends_on_the_agent_and_the_user() {
+async fn the_advertised_file_access_depends_on_the_agent_and_the_options() {
     let directory = tempfile::tempdir().unwrap();
     let choose =
         |access: FileAccess| move |options: ClientOptions| options.advertised_file_access(move |_| access);
     type Setting = Box<dyn Fn(ClientOptions) -> ClientOptions>;
     let table: [(&str, Setting, (bool, bool)); 6] = [
         ("mock", Box::new(|options| options), (true, true)),
-        // It reads a file before it creates it, and fails if that read fails.
+        // It reads a file before it creates the file, and fails if that read fails.
         ("gemini", Box::new(|options| options), (false, true)),
         ("gemini", Box::new(choose(FileAccess::ReadWrite)), (true, true)),
         ("mock", Box::new(choose(FileAccess::Write)), (false, true)),
@@ -467,7 +467,7 @@ async fn which_access_to_files_is_advertised_depends_on_the_agent_and_the_user()
 }
 
 #[tokio::test]
-async fn a_missing_file_is_the_error_of_the_protocol() {
+async fn a_missing_file_is_the_protocols_own_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = at(&directory, "missing");
     let server =

@@ -1,4 +1,4 @@
-//! Turns by their events, as a whole, with deadlines, and one after the other.
+//! Turns: events, collected results, deadlines, and consecutive turns.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
 
 #[tokio::test]
-async fn reports_requests_and_the_end_come_in_one_order() {
+async fn updates_requests_and_the_end_arrive_in_one_order() {
     for kind in KINDS {
         let schema = json!({"properties": {"branch": {"type": "string"}}});
         let script = Script::steps(vec![
@@ -49,7 +49,7 @@ async fn reports_requests_and_the_end_come_in_one_order() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_reader_of_events_drops_is_cancelled() {
+async fn a_request_that_the_reader_of_the_turn_drops_is_cancelled() {
     let script = Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
@@ -64,7 +64,7 @@ async fn a_request_that_the_reader_of_events_drops_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_turn_is_collected_whole() {
+async fn a_turn_is_collected_completely() {
     let diff = |new: &str| json!({"type": "diff", "path": "/a", "oldText": "x", "newText": new});
     let update = |content: serde_json::Value| {
         Step::Update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [content]}))
@@ -94,7 +94,7 @@ async fn a_turn_is_collected_whole() {
 }
 
 #[tokio::test]
-async fn a_deadline_cancels_the_turn_and_says_so() {
+async fn a_deadline_cancels_the_turn_with_a_typed_error() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.text.as_str() {
             "again" => vec![Step::Say("again".into())],
@@ -110,7 +110,7 @@ async fn a_deadline_cancels_the_turn_and_says_so() {
         let error = within(turn.outcome()).await.unwrap_err();
         assert!(matches!(&error, Error::Timeout(late) if late.phase == Phase::Deadline), "{error:?}");
         assert_eq!(server.messages("session/cancel").len(), 2);
-        // A deadline that is not reached changes nothing.
+        // A deadline that is not reached has no effect.
         let text = within(session.prompt("again").with_deadline(LIMIT).text()).await;
         assert_eq!(text.unwrap(), "again");
     }
@@ -128,7 +128,7 @@ async fn a_deadline_ends_the_wait_for_an_agent_that_does_not_stop() {
     assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
 }
 
-/// An agent that answers "quick" at once, and everything else when it is cancelled.
+/// An agent that ends the prompt "quick" at once and all others when they are cancelled.
 fn slow() -> Script {
     Script::new(|turn| match turn.text.as_str() {
         "quick" => vec![Step::Say("done".into())],
@@ -149,7 +149,7 @@ async fn a_prompt_after_a_dropped_turn_waits_for_its_cancel() {
         let slow = tokio::time::timeout(Duration::from_millis(100), session.prompt("slow").text()).await;
         assert!(slow.is_err());
         assert_eq!(within(session.prompt("quick").text()).await.unwrap(), "done", "{kind}");
-        // While a turn is held, another one is refused.
+        // While a turn handle exists, another prompt is rejected.
         let held = session.prompt("slow");
         let error = within(session.prompt("quick").outcome()).await.unwrap_err();
         assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
@@ -158,7 +158,7 @@ async fn a_prompt_after_a_dropped_turn_waits_for_its_cancel() {
 }
 
 #[tokio::test]
-async fn a_prompt_after_a_dropped_turn_that_does_not_stop_is_refused_in_time() {
+async fn a_prompt_after_a_dropped_turn_that_does_not_stop_fails_in_time() {
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
     let times = timeouts().cancel(Duration::from_millis(200));
     let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
@@ -172,20 +172,20 @@ async fn a_prompt_after_a_dropped_turn_that_does_not_stop_is_refused_in_time() {
 }
 
 #[tokio::test]
-async fn the_outcome_says_what_is_missing_and_text_is_an_error_with_what_is_there() {
+async fn the_outcome_reports_what_is_missing_and_text_is_an_error_with_the_received_part() {
     let script = || Script::new(|_| ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec());
     let server = MockServer::builder().agent("mock", script()).start().await;
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
     let next = server.last_event_id();
-    // The second chunk of the turn is lost for good.
+    // The second chunk of the turn is lost.
     server.inject(Fault::Hole { id: next + 2 });
     let error = within(session.prompt("go").text()).await;
     let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{error:?}") };
     assert_eq!((turn.collected.text.as_str(), turn.missing.len()), ("acd", 1));
     assert!(!turn.collected.outcome.as_ref().unwrap().is_complete());
     assert!(error.unwrap_err().maybe_executed());
-    assert_eq!(within(session.prompt("go").text()).await.unwrap(), "abcd", "the next turn is whole");
+    assert_eq!(within(session.prompt("go").text()).await.unwrap(), "abcd", "the next turn is complete");
 }
 
 #[tokio::test]
@@ -194,28 +194,28 @@ async fn a_response_without_proof_of_its_order_makes_the_turn_incomplete() {
         let script = || Script::steps(vec![Step::Say("all".into())]);
         let server = MockServer::builder().agent("mock", script()).start().await;
         let session = session(&client(&server, kind)).await;
-        // No echo on the stream says that every update arrived.
-        server.inject(Fault::AnswerInBodyOnly.on_method("session/prompt").times(1));
+        // There is no echoed response that proves that every update arrived.
+        server.inject(Fault::ResponseInBodyOnly.on_method("session/prompt").times(1));
         let error = within(session.prompt("go").text()).await;
         let Err(Error::IncompleteTurn(turn)) = &error else { panic!("{kind}: {error:?}") };
         assert_eq!((turn.collected.text.as_str(), &turn.missing[..]), ("all", &[Missed::Unverified][..]));
         assert_eq!(
             within(session.prompt("go").text()).await.unwrap(),
             "all",
-            "{kind}: the next turn is whole"
+            "{kind}: the next turn is complete"
         );
     }
 }
 
 #[tokio::test]
-async fn what_a_turn_does_not_read_in_time_is_missing_too() {
+async fn updates_that_a_turn_does_not_read_in_time_are_missing_too() {
     let script = Script::steps(vec![Step::Flood { updates: 100, bytes: 10_000 }]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = options(&server, ServerKind::Shared).event_budget(100_000).build().unwrap();
     let session = session(&client).await;
     let mut log = client.events();
     let turn = session.prompt("go");
-    // The turn is over before it is read.
+    // The turn ends before it is read.
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     event(&mut log, |event| matches!(event, Event::Lagged(_)).then_some(())).await;
     let error = within(turn.collect()).await;
@@ -224,7 +224,7 @@ async fn what_a_turn_does_not_read_in_time_is_missing_too() {
 }
 
 #[tokio::test]
-async fn an_empty_prompt_is_refused_before_anything_is_sent() {
+async fn an_empty_prompt_is_rejected_before_anything_is_sent() {
     let server = MockServer::start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
     for prompt in

@@ -1,4 +1,4 @@
-//! Turns whose agent falls silent, and agents that report why they do.
+//! Turns of silent agents, and agents that report the reason of their silence.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::support::{KINDS, LIMIT, client, options, session, within};
 
 #[tokio::test]
-async fn an_idle_limit_cancels_a_silent_turn_and_says_so() {
+async fn an_idle_timeout_cancels_a_silent_turn_with_a_typed_error() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.text.as_str() {
             "again" => vec![Step::Say("again".into())],
@@ -30,7 +30,7 @@ async fn an_idle_limit_cancels_a_silent_turn_and_says_so() {
         assert_eq!((late.phase, late.elapsed), (Phase::Idle, Duration::from_millis(100)));
         assert!(error.to_string().contains("an update of the turn"), "{error}");
         assert_eq!(server.messages("session/cancel").len(), 2);
-        // A limit that is not reached changes nothing.
+        // A timeout that is not reached has no effect.
         let text = within(session.prompt("again").with_idle_timeout(LIMIT).text()).await;
         assert_eq!(text.unwrap(), "again");
     }
@@ -96,7 +96,7 @@ async fn the_retries_of_claude_are_notices() {
 }
 
 #[tokio::test]
-async fn nothing_is_requested_of_other_agents_or_instead_of_what_the_application_requests() {
+async fn retries_are_requested_only_from_claude_and_never_override_the_application() {
     let own = json!({"emitRawSDKMessages": true});
     let table: [(&str, bool, Option<Value>, Value); 3] = [
         ("mock", true, None, Value::Null),

@@ -1,4 +1,4 @@
-//! Turns that end by a report of the session's state, as in the draft of version 2 of the protocol.
+//! Turns that end by a `state_update`, as in the draft of version 2 of the protocol.
 
 use mock_server::{MockServer, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::turns::{TurnEvent, TurnState};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::support::{KINDS, client, session, within};
 
-/// A session of an agent whose responses to prompts say only that they were accepted.
+/// Returns a session of an agent whose responses only accept prompts.
 async fn world(kind: ServerKind, script: Script) -> (MockServer, Session) {
     let server = MockServer::builder().agent("mock", script.ends_by_state(true)).start().await;
     let session = session(&client(&server, kind)).await;
@@ -25,7 +25,7 @@ async fn first_text(turn: &mut Turn) -> String {
 }
 
 #[tokio::test]
-async fn the_report_ends_the_turn_with_its_reason_its_usage_and_everything_before() {
+async fn the_state_report_ends_the_turn_with_its_reason_and_usage_after_all_updates() {
     for kind in KINDS {
         let usage = json!({"inputTokens": 7, "outputTokens": 3});
         let script = Script::steps(vec![
@@ -57,7 +57,7 @@ async fn the_report_ends_the_turn_with_its_reason_its_usage_and_everything_befor
 }
 
 #[tokio::test]
-async fn a_prompt_that_was_accepted_keeps_the_session_busy_until_the_report() {
+async fn an_accepted_prompt_keeps_the_session_busy_until_the_report() {
     for kind in KINDS {
         let script = Script::steps(vec![Step::Say("begun".into()), Step::WaitForCancel]);
         let (_server, session) = world(kind, script).await;
@@ -86,7 +86,7 @@ async fn a_failure_in_the_report_is_the_error_of_the_turn() {
 }
 
 #[tokio::test]
-async fn a_report_may_come_before_the_response() {
+async fn a_report_may_arrive_before_the_response() {
     for kind in KINDS {
         let state = |name: &str| {
             let mut update = json!({"sessionUpdate": "state_update", "state": name});
@@ -95,7 +95,7 @@ async fn a_report_may_come_before_the_response() {
             }
             Step::Update(update)
         };
-        // The report of the session's state before the turn is repeated; it ends nothing.
+        // The state from before the turn is reported again, which ends nothing.
         let steps = vec![
             state("idle"),
             state("running"),
@@ -137,7 +137,7 @@ async fn a_server_that_restarts_after_it_accepted_the_prompt_fails_the_turn() {
 }
 
 #[tokio::test]
-async fn a_response_with_neither_reason_nor_message_is_the_end_as_before() {
+async fn a_response_with_neither_reason_nor_message_still_ends_the_turn() {
     let script = Script::steps(vec![Step::Finish(Value::Null)]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;

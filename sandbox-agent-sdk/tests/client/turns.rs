@@ -40,7 +40,7 @@ async fn a_turn_is_a_stream_of_updates_with_an_outcome() {
 }
 
 #[tokio::test]
-async fn the_outcome_comes_after_every_update_even_if_its_body_is_first() {
+async fn the_outcome_comes_after_every_update_even_if_its_body_arrives_first() {
     for kind in KINDS {
         let late = Fault::BodyBeforeUpdates { delay: Duration::from_millis(100) }.on_method("session/prompt");
         let script = Script::steps(vec![Step::Flood { updates: 500, bytes: 10 }]);
@@ -65,7 +65,7 @@ async fn a_turn_settles_from_the_stream_when_its_post_does_not() {
             let server = MockServer::builder().fault(fault.on_method("session/prompt")).start().await;
             let session = session(&client(&server, kind)).await;
             assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
-            assert_eq!(server.messages("session/prompt").len(), 1, "it is never sent twice");
+            assert_eq!(server.messages("session/prompt").len(), 1, "the prompt is sent once");
         }
     }
 }
@@ -85,13 +85,13 @@ async fn there_is_one_turn_at_a_time() {
         assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
         within(session.cancel()).await.unwrap();
         assert_eq!(within(first.outcome()).await.unwrap().stop_reason, StopReason::Cancelled);
-        assert_eq!(server.messages("session/prompt").len(), 1, "the second one was never sent");
+        assert_eq!(server.messages("session/prompt").len(), 1, "the second one was not sent");
         assert_eq!(session.turn_state(), TurnState::Idle);
     }
 }
 
 #[tokio::test]
-async fn turns_of_several_sessions_run_side_by_side() {
+async fn turns_of_several_sessions_run_concurrently() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let client = client(&server, kind);
@@ -118,7 +118,7 @@ async fn a_dropped_turn_is_cancelled() {
         assert_eq!(within(turn.next()).await.unwrap().to_string(), "working");
         drop(turn);
         assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await);
-        // The session is free once the agent has stopped.
+        // The session accepts prompts once the agent has stopped.
         let again = within(async {
             loop {
                 match session.prompt("go").text().await {
@@ -133,7 +133,7 @@ async fn a_dropped_turn_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_dropped_turn_goes_on_if_the_options_say_so() {
+async fn a_dropped_turn_continues_if_the_options_say_so() {
     for kind in KINDS {
         let script = Script::steps(vec![Step::Wait(Duration::from_millis(200)), Step::Say("done".into())]);
         let server = MockServer::builder().agent("mock", script).start().await;
@@ -154,7 +154,7 @@ async fn a_dropped_turn_goes_on_if_the_options_say_so() {
 }
 
 #[tokio::test]
-async fn cancelling_answers_open_permissions_first_and_waits_for_the_turn() {
+async fn cancelling_cancels_open_permissions_first_and_waits_for_the_turn() {
     for kind in KINDS {
         let server = MockServer::builder().fault(Fault::PermissionWaitsForCancel).start().await;
         let client = client(&server, kind);
@@ -169,17 +169,17 @@ async fn cancelling_answers_open_permissions_first_and_waits_for_the_turn() {
         within(session.cancel()).await.unwrap();
         assert_eq!(session.turn_state(), TurnState::Idle);
         assert_eq!(within(turn.outcome()).await.unwrap().stop_reason, StopReason::Cancelled);
-        assert!(request.refuse().is_err(), "the answer comes too late");
+        assert!(request.refuse().is_err(), "the decision is too late");
         let posts: Vec<_> = server.requests().into_iter().filter_map(|request| request.json()).collect();
         let answer = posts.iter().position(|post| post.pointer("/result/outcome/outcome").is_some());
         let cancel = posts.iter().position(|post| post["method"] == "session/cancel");
-        assert!(answer.unwrap() < cancel.unwrap(), "the answer comes before the cancellation");
+        assert!(answer.unwrap() < cancel.unwrap(), "the response is sent before the cancellation");
         assert_eq!(posts[answer.unwrap()]["result"]["outcome"]["outcome"], "cancelled");
     }
 }
 
 #[tokio::test]
-async fn cancelling_is_bounded_and_the_turn_stays_the_sessions() {
+async fn cancelling_is_bounded_and_the_turn_stays_active() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
         let times = timeouts().cancel(Duration::from_millis(100));
@@ -196,7 +196,7 @@ async fn cancelling_is_bounded_and_the_turn_stays_the_sessions() {
 }
 
 #[tokio::test]
-async fn cancelling_an_idle_session_is_no_error() {
+async fn cancelling_an_idle_session_is_not_an_error() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
@@ -206,7 +206,7 @@ async fn cancelling_an_idle_session_is_no_error() {
 }
 
 #[tokio::test]
-async fn what_this_version_does_not_know_reaches_the_program_raw() {
+async fn unknown_updates_are_delivered_raw() {
     for kind in KINDS {
         let server = MockServer::builder().fault(Fault::UnknownVariants).start().await;
         let client = options(&server, kind)
@@ -234,7 +234,7 @@ async fn what_this_version_does_not_know_reaches_the_program_raw() {
 }
 
 #[tokio::test]
-async fn a_prompt_may_hold_more_than_text() {
+async fn a_prompt_may_contain_more_than_text() {
     let server = MockServer::start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
     let image = Content::image("aGk=", "image/png");
@@ -246,7 +246,7 @@ async fn a_prompt_may_hold_more_than_text() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_agent_keeps_its_code_message_and_data() {
+async fn an_error_of_the_agent_has_its_code_message_and_data() {
     for kind in KINDS {
         let fail = Step::Fail {
             code: -32603,
@@ -265,12 +265,16 @@ async fn an_error_of_the_agent_keeps_its_code_message_and_data() {
             (rpc.code, rpc.message.as_str(), &rpc.data.as_ref().unwrap()["plan"]),
             (-32603, "out of credits", &json!("free"))
         );
-        assert_eq!(within(turn.next()).await.unwrap().to_string(), "a", "what came before it is delivered");
+        assert_eq!(
+            within(turn.next()).await.unwrap().to_string(),
+            "a",
+            "updates before the error are delivered"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_too_large_is_told_as_such() {
+async fn a_prompt_that_is_too_large_is_a_typed_error() {
     for kind in KINDS {
         let server = MockServer::start().await;
         let session = session(&client(&server, kind)).await;
@@ -281,7 +285,7 @@ async fn a_prompt_that_is_too_large_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_turn_outlives_a_lost_stream() {
+async fn a_turn_survives_a_lost_stream() {
     for kind in KINDS {
         let words: Vec<String> = (0..50).map(|number| format!("{number} ")).collect();
         let said = words.concat();
@@ -298,7 +302,7 @@ async fn a_turn_outlives_a_lost_stream() {
 async fn ten_thousand_updates_come_in_order_before_the_outcome() {
     for kind in KINDS {
         let script = Script::new(|_| (0..10_000).map(|number| Step::Say(format!("{number},"))).collect());
-        let server = MockServer::builder().agent("mock", script).ring(usize::MAX).start().await;
+        let server = MockServer::builder().agent("mock", script).replay_buffer(usize::MAX).start().await;
         let session = session(&client(&server, kind)).await;
         let mut turn = session.prompt("count");
         within(turn.outcome()).await.unwrap();

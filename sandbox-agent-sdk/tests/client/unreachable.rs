@@ -9,7 +9,7 @@ use sandbox_agent_sdk::{Error, SandboxAgentClient};
 
 use super::support::{KINDS, session, timeouts, within};
 
-/// Finds the server under a name, except once, when a test has it fail.
+/// Resolves the server's name, except once when the test makes it fail.
 #[derive(Debug, Default)]
 struct FailingOnce {
     fails: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ async fn a_call_that_did_not_reach_the_server_is_repeated_once_and_a_prompt_is_n
         let server = MockServer::start().await;
         let resolver = FailingOnce::default();
         let (fails, failed) = (Arc::clone(&resolver.fails), Arc::clone(&resolver.failed));
-        // Every request makes a connection of its own.
+        // Every request opens a new connection.
         let http = http_client_builder().pool_max_idle_per_host(0).dns_resolver(Arc::new(resolver)).build();
         let url = server.url().replace("127.0.0.1", "server.test");
         let client = SandboxAgentClient::builder(url).agent("mock").server(kind).timeouts(timeouts());

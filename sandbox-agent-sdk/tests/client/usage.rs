@@ -1,4 +1,4 @@
-//! What turns use, and budgets that end them.
+//! Usage of turns, and budgets.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::support::{KINDS, event, options, session, within};
 
-/// A report of the running total of the cost.
+/// A step that reports the running total of the cost.
 fn cost(amount: f64) -> Step {
     let cost = json!({"amount": amount, "currency": "USD"});
     Step::Update(json!({"sessionUpdate": "usage_update", "used": 10, "size": 100, "cost": cost}))
@@ -20,7 +20,7 @@ fn finish(input: u64, output: u64) -> Step {
     Step::Finish(json!({"stopReason": "end_turn", "usage": usage, "_meta": {"trace": 1}}))
 }
 
-/// A server whose agent has the name of a known one, and a client of it.
+/// Returns a server whose agent has a known name, and a client.
 async fn world(kind: ServerKind, agent: &str, script: Script) -> (MockServer, SandboxAgentClient) {
     let server = MockServer::builder().agent(agent, script).start().await;
     let client = options(&server, kind).agent(agent).build().unwrap();
@@ -36,7 +36,7 @@ async fn budget_event(events: &mut Events) -> BudgetEvent {
 }
 
 #[tokio::test]
-async fn a_turn_says_what_it_used_and_session_and_client_add_up() {
+async fn a_turn_reports_its_usage_and_session_and_client_add_it_up() {
     for kind in KINDS {
         let script = Script::new(|turn| {
             let so_far = 0.25 * turn.number as f64;
@@ -80,11 +80,11 @@ async fn neither_a_reconnect_nor_a_load_counts_anything_twice() {
     let session = session(&client).await;
     let mut events = client.events();
     let first = within(session.prompt("go").outcome()).await.unwrap();
-    assert_eq!(first.usage.tokens.unwrap().all(), 20, "the calls of a turn are added up");
+    assert_eq!(first.usage.tokens.unwrap().all(), 20, "the model calls of a turn are added up");
     server.restart(State::Kept).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
     let loaded = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
-    assert_eq!(loaded.history().len(), 2, "the history brings the reports again");
+    assert_eq!(loaded.history().len(), 2, "the history repeats the reports");
     let used = session.usage();
     assert_eq!((used.tokens.all(), used.cost("USD").unwrap().amount, used.turns), (20, 0.5, 1));
     assert_eq!(client.usage(), used);
@@ -94,7 +94,7 @@ async fn neither_a_reconnect_nor_a_load_counts_anything_twice() {
 }
 
 #[tokio::test]
-async fn an_agent_that_counts_by_process_is_added_up_over_its_death() {
+async fn usage_counted_per_process_is_added_up_over_agent_restarts() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.text.as_str() {
             "die" => vec![cost(0.5), Step::crash(3, ["boom"])],
@@ -126,7 +126,7 @@ async fn a_budget_warns_then_cancels_the_turn_and_refuses_the_next() {
         assert!(
             matches!(&spent.measure, BudgetMeasure::Cost { used, limit, .. } if used.amount == 1.2 && limit.amount == 1.0)
         );
-        // Two reports that come together may be seen as one.
+        // Two reports that arrive together may be published as one.
         let mut published = budget_event(&mut events).await;
         if published.state == BudgetState::Warning {
             published = budget_event(&mut events).await;
@@ -160,7 +160,7 @@ async fn an_agent_that_reports_at_the_end_of_a_turn_is_stopped_before_the_next()
 }
 
 #[tokio::test]
-async fn of_an_agent_that_never_reports_only_turns_and_time_hold_and_that_is_said() {
+async fn without_usage_reports_only_turn_and_time_budgets_apply_and_a_warning_says_so() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.text.as_str() {
             "wait" => vec![Step::WaitForCancel],
@@ -190,7 +190,7 @@ async fn of_an_agent_that_never_reports_only_turns_and_time_hold_and_that_is_sai
 }
 
 #[tokio::test]
-async fn a_client_can_be_made_with_a_budget() {
+async fn a_client_can_be_created_with_a_budget() {
     let server = MockServer::start().await;
     let budget = Budget::new().max_turns(0);
     let client = options(&server, ServerKind::Shared).budget(budget).build().unwrap();

@@ -24,7 +24,7 @@ async fn agents_are_listed_in_the_servers_order() {
 }
 
 #[tokio::test]
-async fn one_agent_is_told_of_with_its_options() {
+async fn one_agent_is_returned_with_its_options() {
     let server = MockServer::start().await;
     let agents = plane(&server).agents();
     let mock = agents.get("mock").await.unwrap();
@@ -49,13 +49,13 @@ async fn running_agents_are_listed_where_every_connection_has_its_own() {
 }
 
 #[tokio::test]
-async fn an_agent_nobody_knows_is_told_by_name() {
+async fn an_unknown_agent_is_reported_by_name() {
     let server = MockServer::start().await;
     let agents = plane(&server).agents();
     for name in ["nope", "a/b", "../agents", "x?config=true", "ä ö", "%2e%2e", "a#b"] {
         let error = agents.get(name).await.unwrap_err();
         assert!(matches!(error, Error::UnsupportedAgent(_)), "{name}: {error:?}");
-        assert_eq!(error.problem().unwrap().agent(), Some(name), "the name arrives as it was given");
+        assert_eq!(error.problem().unwrap().agent(), Some(name), "the name is sent unchanged");
         assert!(matches!(agents.install(name).await, Err(Error::UnsupportedAgent(_))), "{name}");
     }
     server.forget_requests();
@@ -63,7 +63,7 @@ async fn an_agent_nobody_knows_is_told_by_name() {
         assert!(matches!(agents.get(name).await, Err(Error::Config(_))), "{name}");
         assert!(matches!(agents.install(name).await, Err(Error::Config(_))), "{name}");
     }
-    assert!(server.requests().is_empty(), "what cannot be named in a URL is not sent");
+    assert!(server.requests().is_empty(), "a name that is invalid in a URL is not sent");
 }
 
 #[tokio::test]
@@ -82,12 +82,12 @@ async fn an_installation_can_be_awaited() {
 }
 
 #[tokio::test]
-async fn an_installation_tells_that_it_goes_on() {
+async fn an_installation_reports_progress() {
     let server = MockServer::start().await;
     let delay = Duration::from_millis(200);
     server.inject(Fault::SlowStart { delay }.on_path("/v1/agents/amp/install"));
     let mut installation = plane(&server).agents().install("amp").every(Duration::from_millis(20));
-    assert!(server.requests().is_empty(), "nothing is sent before it is read");
+    assert!(server.requests().is_empty(), "nothing is sent before the first poll");
     let mut waited = Vec::new();
     let first = soon(installation.next()).await.unwrap().unwrap();
     assert!(matches!(first, InstallEvent::Started { agent, .. } if agent == "amp"));
@@ -107,17 +107,17 @@ async fn an_installation_tells_that_it_goes_on() {
     assert!(!waited.is_empty() && waited.is_sorted() && waited.last() <= Some(&finished), "{waited:?}");
     assert!(installation.next().await.is_none());
     assert!(server.control().is_installed("amp"));
-    assert_eq!(server.requests().len(), 1, "an installation is asked for once");
+    assert_eq!(server.requests().len(), 1, "one request per installation");
 }
 
 #[tokio::test]
-async fn a_failed_installation_keeps_what_the_installer_printed() {
+async fn a_failed_installation_has_the_output_of_the_installer() {
     let server = MockServer::start().await;
     server.control().fail_install("pi", "no space left on device");
     let agents = plane(&server).agents();
     let mut installation = agents.install("pi");
     assert!(matches!(installation.next().await, Some(Ok(InstallEvent::Started { .. }))));
-    let Some(Err(error)) = installation.next().await else { panic!("it should fail") };
+    let Some(Err(error)) = installation.next().await else { panic!("the installation did not fail") };
     assert!(matches!(error, Error::InstallFailed(_)));
     let problem = error.problem().unwrap();
     assert_eq!((problem.agent(), problem.status), (Some("pi"), Some(500)));
@@ -126,18 +126,18 @@ async fn a_failed_installation_keeps_what_the_installer_printed() {
 }
 
 #[tokio::test]
-async fn an_installation_that_hangs_is_given_up() {
+async fn an_installation_that_hangs_times_out() {
     let server = MockServer::builder().fault(Fault::PostHangs).start().await;
     let limit = Duration::from_millis(150);
     let agents = impatient(&server.url(), |timeouts| timeouts.install = Some(limit)).agents();
     let error = soon(async { agents.install("amp").await }).await.unwrap_err();
     let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
     assert_eq!((timeout.phase, timeout.elapsed), (Phase::Headers, limit));
-    assert!(error.maybe_executed(), "the server may well be installing");
+    assert!(error.maybe_executed(), "the server may be installing");
 }
 
 #[tokio::test]
-async fn refusals_in_plain_text_are_kept_whole() {
+async fn plain_text_rejections_are_preserved() {
     let text = "Failed to parse the request body as JSON: EOF while parsing\nsecond line";
     let reply = Reply {
         body: text.into(),

@@ -1,4 +1,4 @@
-//! Archives that are unpacked by the server.
+//! Archives that the server unpacks.
 
 use std::fs;
 use std::io;
@@ -46,13 +46,13 @@ async fn an_archive_is_unpacked_from_bytes_and_from_a_stream() {
 }
 
 #[tokio::test]
-async fn an_archive_that_cannot_be_read_is_a_problem() {
+async fn an_unreadable_archive_is_a_problem() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03 and so on";
     let error = files.upload_tar("/up", gzip).await.unwrap_err();
     assert_eq!(error.problem().unwrap().short_kind(), "stream_error");
-    assert!(error.maybe_executed(), "what came before the failure stays");
+    assert!(error.maybe_executed(), "entries before the failure remain");
     let climbing = {
         let mut tar = archive(&[("..-evil", b"x")]);
         tar[2] = b'/';
@@ -68,7 +68,7 @@ async fn an_archive_that_cannot_be_read_is_a_problem() {
 }
 
 #[tokio::test]
-async fn an_archive_whose_source_fails_is_told_as_ours() {
+async fn an_archive_whose_source_fails_is_a_local_error() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let broken = stream::iter([Ok(vec![0; 100]), Err(io::Error::other("torn"))]);

@@ -50,7 +50,7 @@ async fn skills_are_stored_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_blank_name_is_the_servers_to_refuse() {
+async fn a_blank_name_is_rejected_by_the_server() {
     let server = MockServer::start().await;
     let config = plane(&server).config();
     for error in [
@@ -64,7 +64,7 @@ async fn a_blank_name_is_the_servers_to_refuse() {
 }
 
 #[tokio::test]
-async fn a_server_without_this_call_is_not_one_without_a_value() {
+async fn a_missing_route_is_not_mistaken_for_a_missing_value() {
     let problem = r#"{"type":"urn:sandbox-agent:error:invalid_request","title":"Not Found","status":404,"detail":"endpoint not found"}"#;
     let stub = Stub::answer(response("404 Not Found", "application/problem+json", problem)).await;
     let error = ControlPlane::new(&stub.url).unwrap().config().mcp_server("/x", "y").await.unwrap_err();
@@ -72,7 +72,7 @@ async fn a_server_without_this_call_is_not_one_without_a_value() {
 }
 
 #[tokio::test]
-async fn a_value_that_cannot_be_read_is_not_shown() {
+async fn an_undecodable_value_is_not_shown() {
     let body = r#"{"type":"remote","url":{"token":"s3cret"},"headers":"s3cret"}"#;
     let stub = Stub::answer(response("200 OK", "application/json", body)).await;
     let error = ControlPlane::new(&stub.url).unwrap().config().mcp_server("/x", "y").await.unwrap_err();

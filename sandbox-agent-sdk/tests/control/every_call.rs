@@ -1,4 +1,4 @@
-//! Every call there is, for what holds for all of them.
+//! Every call, for tests of common behaviour.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig, SkillsConfig};
 use sandbox_agent_sdk::control::processes::RunProcess;
 use sandbox_agent_sdk::control::{ControlPlane, FsMove, HealthWait, Upload};
 
-/// How many calls there are, with one request each.
+/// The number of calls. Each sends one request.
 pub(crate) const CALLS: usize = 32;
 
-/// Makes every call there is, and gives what failed.
+/// Makes every call and returns the errors.
 pub(crate) async fn every_call(server: &ControlPlane) -> Vec<Error> {
     let (files, agents, config) = (server.files(), server.agents(), server.config());
     let mcp: McpServerConfig = LocalMcpServer::new("x").into();

@@ -1,4 +1,4 @@
-//! Answers that are none, and answers that are something else.
+//! Missing and unexpected responses.
 
 use mock_server::{Fault, MockServer};
 use sandbox_agent_sdk::Error;
@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use crate::stub::{Stub, response};
 use crate::support::{nowhere, plane, soon};
 
-/// One call of each kind that a server can answer wrongly, with its error.
+/// Makes one call of each kind and returns the errors.
 async fn errors(server: &ControlPlane) -> Vec<Error> {
     let (files, agents, config) = (server.files(), server.agents(), server.config());
     vec![
@@ -34,7 +34,7 @@ async fn errors(server: &ControlPlane) -> Vec<Error> {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unreachable() {
+async fn an_absent_server_is_unreachable() {
     for error in errors(&ControlPlane::new(nowhere()).unwrap()).await {
         assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
         assert!(error.is_retryable() && !error.maybe_executed());
@@ -53,11 +53,11 @@ async fn no_redirect_is_followed() {
         };
         assert_eq!(*location, format!("{}/v1/health", elsewhere.url()));
     }
-    assert!(elsewhere.requests().is_empty(), "no token travels to another place");
+    assert!(elsewhere.requests().is_empty(), "the token is not sent to another server");
 }
 
 #[tokio::test]
-async fn a_login_page_is_no_answer() {
+async fn a_login_page_is_not_a_response() {
     let page = "<!DOCTYPE html><html><body>Sign in</body></html>";
     let stub = Stub::answer(response("200 OK", "text/html; charset=utf-8", page)).await;
     for error in errors(&ControlPlane::new(&stub.url).unwrap()).await {
@@ -70,7 +70,7 @@ async fn a_login_page_is_no_answer() {
 }
 
 #[tokio::test]
-async fn failures_in_plain_text_are_kept_whole() {
+async fn plain_text_failures_are_preserved() {
     let text = "Failed to deserialize query string: missing field `path`";
     let stub = Stub::answer(response("400 Bad Request", "text/plain; charset=utf-8", text)).await;
     for error in errors(&ControlPlane::new(&stub.url).unwrap()).await {
@@ -82,7 +82,7 @@ async fn failures_in_plain_text_are_kept_whole() {
 }
 
 #[tokio::test]
-async fn problems_are_kept_whole() {
+async fn problems_are_preserved() {
     let body = r#"{"type":"urn:sandbox-agent:error:stream_error","title":"Stream Error","status":502,"detail":"stream error: no space left","details":{"message":"no space left"},"new":[1,2]}"#;
     let stub = Stub::answer(response("502 Bad Gateway", "application/problem+json", body)).await;
     for error in errors(&ControlPlane::new(&stub.url).unwrap()).await {
@@ -97,7 +97,7 @@ async fn problems_are_kept_whole() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_shape_is_kept() {
+async fn a_response_of_an_unexpected_type_is_preserved() {
     let stub = Stub::answer(response("200 OK", "application/json", r#"{"agents":[{"name":7}]}"#)).await;
     let plane = ControlPlane::new(&stub.url).unwrap();
     let error = plane.agents().list().await.unwrap_err();
@@ -108,7 +108,7 @@ async fn an_answer_of_another_shape_is_kept() {
     assert!(matches!(error, Error::Decode { .. }), "{error:?}");
 }
 
-/// A server whose answers have this head and never end.
+/// A server whose responses have this head and never end.
 async fn endless(head: &'static str) -> Stub {
     Stub::serve(move |_, mut stream| {
         Box::pin(async move {
@@ -123,7 +123,7 @@ async fn endless(head: &'static str) -> Stub {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_given_up() {
+async fn an_endless_response_times_out() {
     let stub = endless("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n").await;
     let plane = ControlPlane::new(&stub.url).unwrap();
     let error = soon(plane.files().list("/")).await.unwrap_err();
@@ -137,7 +137,7 @@ async fn an_answer_without_end_is_given_up() {
 }
 
 #[tokio::test]
-async fn new_members_are_no_failure() {
+async fn unknown_members_are_not_an_error() {
     let stub = Stub::answer(response("200 OK", "application/json", r#"{"status":"ok","uptime":5}"#)).await;
     let health: Health = ControlPlane::new(&stub.url).unwrap().health().check().await.unwrap();
     assert_eq!(health.other["uptime"], 5);
@@ -153,16 +153,16 @@ async fn an_unknown_endpoint_is_a_problem() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_leaves_open_what_happened() {
+async fn a_broken_connection_leaves_the_outcome_unknown() {
     let server = MockServer::builder().fault(Fault::PostResetAfterRead { execute: true }).start().await;
     let error = plane(&server).files().make_directory("/made").await.unwrap_err();
     assert!(matches!(error, Error::ConnectionLost { .. }), "{error:?}");
     assert!(error.maybe_executed() && !error.is_retryable());
-    assert_eq!(server.requests().len(), 1, "it is not sent twice");
+    assert_eq!(server.requests().len(), 1, "the request is sent once");
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_told() {
+fn invalid_settings_are_reported() {
     for builder in [
         ControlPlane::builder("nonsense"),
         ControlPlane::builder("http://user:secret@h"),

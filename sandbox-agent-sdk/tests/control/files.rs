@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::support::{pattern, plane};
 
-/// Names that a careless client mangles.
+/// Names that are easily encoded wrongly.
 const HOSTILE: [&str; 16] = [
     "with space",
     "plus+sign",
@@ -50,7 +50,7 @@ async fn a_file_is_written_read_and_deleted() {
 }
 
 #[tokio::test]
-async fn directories_are_made_listed_and_deleted() {
+async fn directories_are_created_listed_and_deleted() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     for _ in 0..2 {
@@ -71,13 +71,13 @@ async fn directories_are_made_listed_and_deleted() {
 
     let full = files.delete("/d").await.unwrap_err();
     assert_eq!(full.problem().unwrap().short_kind(), "stream_error");
-    assert!(files.exists("/d/file").await.unwrap(), "a directory with files in it stays");
+    assert!(files.exists("/d/file").await.unwrap(), "a directory with files is not deleted");
     files.delete_all("/d").await.unwrap();
     assert!(!files.exists("/d").await.unwrap());
 }
 
 #[tokio::test]
-async fn what_a_path_leads_to_is_told() {
+async fn a_path_is_described_with_links_followed() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     files.write("/d/file", "12345").await.unwrap();
@@ -88,7 +88,7 @@ async fn what_a_path_leads_to_is_told() {
 }
 
 #[tokio::test]
-async fn files_are_moved_and_replaced_only_when_told_to() {
+async fn files_are_moved_and_replaced_only_on_request() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     files.write("/one #1", "1").await.unwrap();
@@ -105,7 +105,7 @@ async fn files_are_moved_and_replaced_only_when_told_to() {
 }
 
 #[tokio::test]
-async fn every_name_reaches_the_disk_as_it_is() {
+async fn every_name_reaches_the_disk_unchanged() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let root = server.control().root().to_owned();
@@ -128,7 +128,7 @@ async fn every_name_reaches_the_disk_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_not_found() {
+async fn a_missing_path_is_not_found() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let missing = "/nope #1";
@@ -150,7 +150,7 @@ async fn what_does_not_exist_is_not_found() {
 }
 
 #[tokio::test]
-async fn paths_that_climb_are_the_servers_to_refuse() {
+async fn parent_paths_are_rejected_by_the_server() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     for path in ["../../etc/passwd", "a/../../b", "nul\0byte"] {
@@ -162,7 +162,7 @@ async fn paths_that_climb_are_the_servers_to_refuse() {
 }
 
 #[tokio::test]
-async fn text_that_is_none_is_refused_and_kept() {
+async fn invalid_utf8_is_a_decode_error_with_the_bytes() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     files.write("/latin", b"gr\xfcn").await.unwrap();
@@ -182,7 +182,7 @@ async fn a_file_is_read_as_a_stream_and_as_a_reader() {
     let stream = files.open("/big").await.unwrap();
     assert_eq!(stream.size(), Some(1_500_001));
     let pieces: Vec<_> = stream.try_collect().await.unwrap();
-    assert!(pieces.len() > 1, "it comes in pieces");
+    assert!(pieces.len() > 1, "it arrives in chunks");
     assert_eq!(pieces.concat(), bytes);
 
     let mut reader = files.open("/big").await.unwrap();
@@ -191,7 +191,7 @@ async fn a_file_is_read_as_a_stream_and_as_a_reader() {
     let middle = reader.next().await.unwrap().unwrap();
     let mut rest = Vec::new();
     reader.read_to_end(&mut rest).await.unwrap();
-    assert_eq!([&start[..], &middle, &rest].concat(), bytes, "the two ways can be mixed");
+    assert_eq!([&start[..], &middle, &rest].concat(), bytes, "stream and reader can be mixed");
 
     let mut reader = files.open("/big").await.unwrap();
     reader.read_exact(&mut start).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_file_is_read_as_a_stream_and_as_a_reader() {
 }
 
 #[tokio::test]
-async fn streams_and_readers_are_written_as_they_come() {
+async fn streams_and_readers_are_uploaded() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let bytes = pattern(300_000);
@@ -222,19 +222,19 @@ async fn streams_and_readers_are_written_as_they_come() {
 
     let from_server = files.open("/copy").await.unwrap();
     files.write("/third", Upload::stream(from_server)).await.unwrap();
-    assert_eq!(files.read("/third").await.unwrap(), bytes, "what is read can be written on");
+    assert_eq!(files.read("/third").await.unwrap(), bytes, "a download can be uploaded");
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_leaves_the_file_as_it_was() {
+async fn a_failing_stream_leaves_the_file_unchanged() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     files.write("/kept", "old").await.unwrap();
-    let broken = || stream::iter([Ok("new"), Err(io::Error::other("the disk is gone"))]);
+    let broken = || stream::iter([Ok("new"), Err(io::Error::other("disk failed"))]);
     let short = || stream::iter([Ok::<_, io::Error>("new")]);
     let uploads = [
-        (Upload::stream(broken()), "the disk is gone"),
-        (Upload::stream(broken()).length(100), "the disk is gone"),
+        (Upload::stream(broken()), "disk failed"),
+        (Upload::stream(broken()).length(100), "disk failed"),
         (Upload::stream(short()).length(100), "the stream is shorter than its declared length"),
         (Upload::stream(short()).length(2), "the stream is longer than its declared length"),
     ];
@@ -247,7 +247,7 @@ async fn a_stream_that_fails_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn handles_can_go_anywhere() {
+fn handles_are_send_sync_and_static() {
     fn anywhere<T: Send + Sync + Clone + 'static>() {}
     fn sendable<T: Send + 'static>(_: &T) {}
     anywhere::<sandbox_agent_sdk::control::ControlPlane>();

@@ -1,4 +1,4 @@
-//! Health, and waiting for it.
+//! Health checks, and waiting for a healthy server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::support::{LIMIT, nowhere, plane, soon};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A wait that notes its phases.
+/// Returns a wait that records its phases.
 fn noting(within: Duration) -> (HealthWait, Arc<Mutex<Vec<StartPhase>>>) {
     let phases = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&phases);
@@ -23,7 +23,7 @@ fn noting(within: Duration) -> (HealthWait, Arc<Mutex<Vec<StartPhase>>>) {
 }
 
 #[tokio::test]
-async fn a_healthy_server_says_so() {
+async fn a_healthy_server_reports_ok() {
     let server = MockServer::start().await;
     let health = plane(&server).health().check().await.unwrap();
     assert!(health.is_ok());
@@ -35,13 +35,13 @@ async fn a_healthy_server_says_so() {
 async fn a_server_that_starts_late_is_waited_for() {
     let server = MockServer::start().await;
     server.stop().await;
-    let (told, mut phases) = mpsc::channel(8);
-    let wait = HealthWait::within(LIMIT).on_phase(move |phase| told.try_send(phase).unwrap());
+    let (sender, mut phases) = mpsc::channel(8);
+    let wait = HealthWait::within(LIMIT).on_phase(move |phase| sender.try_send(phase).unwrap());
     let waiting = tokio::spawn(plane(&server).health().wait(wait));
     assert_eq!(soon(phases.recv()).await, Some(StartPhase::Unreachable));
     server.restart(State::Kept).await;
     assert!(soon(waiting).await.unwrap().unwrap().is_ok());
-    assert_eq!(phases.recv().await, None, "a phase is told once");
+    assert_eq!(phases.recv().await, None, "a phase is reported once");
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_server_that_never_starts_is_unreachable_after_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_told_at_once() {
+async fn a_wrong_token_is_reported_at_once() {
     let server = MockServer::builder().token("right").start().await;
     for builder in [ControlPlane::builder(server.url()), ControlPlane::builder(server.url()).token("wrong")] {
         server.forget_requests();
@@ -72,7 +72,7 @@ async fn a_wrong_token_is_told_at_once() {
         assert_eq!(StartPhase::of(&error), Some(StartPhase::Unauthorized));
         assert_eq!(*phases.lock().unwrap(), [StartPhase::Unauthorized]);
         assert!(start.elapsed() < LIMIT);
-        assert_eq!(server.requests().len(), 1, "waiting does not make a token right");
+        assert_eq!(server.requests().len(), 1, "a wrong token is not retried");
     }
 }
 
@@ -94,12 +94,12 @@ async fn a_gateway_in_front_of_a_sleeping_sandbox_is_waited_for() {
     let (wait, phases) = noting(LIMIT);
     let health = ControlPlane::new(&stub.url).unwrap().health().wait(wait).await.unwrap();
     assert_eq!(health.other["version"], "9");
-    assert_eq!(*phases.lock().unwrap(), [StartPhase::Unhealthy], "a phase is told once");
+    assert_eq!(*phases.lock().unwrap(), [StartPhase::Unhealthy], "a phase is reported once");
     assert_eq!(stub.heads().len(), 5);
 }
 
 #[tokio::test]
-async fn a_server_that_takes_its_time_is_waited_for() {
+async fn a_slow_server_is_waited_for() {
     let server = MockServer::builder().fault(Fault::SlowStart { delay: SHORT }).start().await;
     let start = Instant::now();
     assert!(plane(&server).health().wait(HealthWait::within(LIMIT)).await.unwrap().is_ok());
@@ -107,7 +107,7 @@ async fn a_server_that_takes_its_time_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_says_nothing_is_unhealthy() {
+async fn a_server_that_accepts_and_sends_nothing_is_unhealthy() {
     let stub = Stub::serve(|_, stream| {
         Box::pin(async move {
             let _kept = stream;

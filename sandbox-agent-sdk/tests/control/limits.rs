@@ -1,4 +1,4 @@
-//! The largest body a server takes.
+//! Body limits of servers.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::support::{pattern, plane, soon};
 const LIMIT: usize = RELEASED_BODY_LIMIT as usize;
 const MIB: usize = 1024 * 1024;
 
-/// A stream of so many mebibytes, without a length.
+/// Returns a stream of this many mebibytes, without a length.
 fn streamed(mebibytes: usize) -> Upload {
     let piece = Bytes::from(vec![b'x'; MIB]);
     Upload::stream(stream::iter((0..mebibytes).map(move |_| Ok::<_, io::Error>(piece.clone()))))
@@ -24,22 +24,22 @@ fn streamed(mebibytes: usize) -> Upload {
 
 #[track_caller]
 fn too_large(error: &Error, size: Option<u64>) {
-    let Error::PayloadTooLarge { size: told, limit, .. } = error else { panic!("{error:?}") };
+    let Error::PayloadTooLarge { size: actual, limit, .. } = error else { panic!("{error:?}") };
     assert_eq!(*limit, Some(RELEASED_BODY_LIMIT));
     match size {
-        Some(size) => assert_eq!(*told, Some(size)),
-        None => assert!(*told > Some(RELEASED_BODY_LIMIT), "{told:?}"),
+        Some(size) => assert_eq!(*actual, Some(size)),
+        None => assert!(*actual > Some(RELEASED_BODY_LIMIT), "{actual:?}"),
     }
     assert!(!error.maybe_executed() && !error.is_retryable());
 }
 
 #[tokio::test]
-async fn a_file_of_the_limit_is_taken_and_a_larger_one_is_not() {
+async fn a_file_at_the_limit_is_accepted_and_a_larger_one_is_not() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     let full = pattern(LIMIT);
     files.write("/full", full.clone()).await.unwrap();
-    // Whether the refusal is heard or the connection closes first is a race; both have to end the same.
+    // The rejection and the closed connection race. The result must be the same.
     for _ in 0..5 {
         for size in [LIMIT + 1, 3 * LIMIT, 20 * LIMIT] {
             let error = soon(files.write("/full", vec![0; size])).await.unwrap_err();
@@ -49,7 +49,7 @@ async fn a_file_of_the_limit_is_taken_and_a_larger_one_is_not() {
         let known = streamed(40).length(40 * MIB as u64);
         too_large(&soon(files.write("/full", known)).await.unwrap_err(), Some(40 * MIB as u64));
     }
-    assert_eq!(files.read("/full").await.unwrap(), full, "the file is as it was, and calls work");
+    assert_eq!(files.read("/full").await.unwrap(), full, "the file is unchanged, and later calls work");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn an_archive_has_the_same_limit() {
 }
 
 #[tokio::test]
-async fn a_server_with_a_larger_limit_takes_more() {
+async fn a_server_with_a_larger_limit_accepts_more() {
     let server = MockServer::builder().body_limit(8 * MIB).start().await;
     let files = plane(&server).files();
     assert_eq!(files.write("/big", streamed(8)).await.unwrap().bytes_written, 8 * MIB as u64);
@@ -73,7 +73,7 @@ async fn a_server_with_a_larger_limit_takes_more() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_is_heard_is_kept_whole() {
+async fn a_received_rejection_is_preserved() {
     let text = "Failed to buffer the request body: length limit exceeded";
     let stub = Stub::answer(response("413 Payload Too Large", "text/plain; charset=utf-8", text)).await;
     let files = ControlPlane::new(&stub.url).unwrap().files();
@@ -82,7 +82,7 @@ async fn a_refusal_that_is_heard_is_kept_whole() {
     assert_eq!(error.http().unwrap().body, text);
 }
 
-/// A server that breaks off every upload after a few bytes, and whose health is what it is told to say.
+/// A server that aborts every upload after a few bytes and responds to health checks with `health`.
 async fn rude(health: &'static str) -> Stub {
     Stub::serve(move |head, mut stream| {
         Box::pin(async move {
@@ -99,12 +99,12 @@ async fn rude(health: &'static str) -> Stub {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_on_a_large_body_says_too_large_if_it_lives() {
+async fn a_server_that_aborts_a_large_upload_and_is_healthy_means_too_large() {
     let stub = rude("200 OK").await;
     let files = ControlPlane::new(&stub.url).unwrap().files();
     let error = soon(files.write("/x", vec![0; 20 * MIB])).await.unwrap_err();
     too_large(&error, Some(20 * MIB as u64));
-    assert!(error.http().is_none(), "nothing was heard");
+    assert!(error.http().is_none(), "no response was received");
     too_large(&soon(files.write("/x", streamed(64))).await.unwrap_err(), None);
     for size in [1000, MIB] {
         let small = soon(files.write("/x", vec![0; size])).await.unwrap_err();
@@ -119,7 +119,7 @@ async fn a_server_that_hangs_up_on_a_large_body_says_too_large_if_it_lives() {
 }
 
 #[tokio::test]
-async fn a_large_body_with_a_wrong_token_is_refused_for_the_token() {
+async fn a_large_body_with_a_wrong_token_fails_with_the_token_error() {
     let server = MockServer::builder().token("right").body_limit(64 * MIB).start().await;
     let files = ControlPlane::builder(server.url()).token("wrong").build().unwrap().files();
     for upload in [streamed(32), streamed(32).length(32 * MIB as u64), vec![0; 32 * MIB].into()] {
@@ -156,9 +156,9 @@ async fn a_response_is_read_up_to_the_limit_of_its_kind_and_not_above() {
             match result {
                 Ok(()) => assert!(fits, "{bytes}"),
                 Err(error) => {
-                    let told =
+                    let typed =
                         matches!(error, Error::MessageTooLarge { limit: LIMIT, seen, .. } if seen == bytes);
-                    assert!(!fits && told, "{bytes} {error:?}");
+                    assert!(!fits && typed, "{bytes} {error:?}");
                 }
             }
         }

@@ -21,9 +21,9 @@ fn every_call_without_a_runtime_is_an_error() {
             .extend(server.processes().follow("p", FollowOptions::new()).next().await.and_then(Result::err));
         errors
     };
-    // Nothing wakes it: what is not an error at once would never be one.
+    // Nothing wakes the future, so it must fail on the first poll.
     let polled = catch_unwind(AssertUnwindSafe(|| pin!(calls).poll(&mut Context::from_waker(Waker::noop()))));
-    let Ok(Poll::Ready(errors)) = polled else { panic!("a call panicked or waits") };
+    let Ok(Poll::Ready(errors)) = polled else { panic!("a call panicked or is pending") };
     assert_eq!(errors.len(), CALLS + 2);
     for error in errors {
         assert!(matches!(&error, Error::Config(_)), "{error:?}");

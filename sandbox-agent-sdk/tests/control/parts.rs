@@ -1,4 +1,4 @@
-//! Files larger than the server takes at once.
+//! Files that exceed the server's limit for one request.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::support::{pattern, plane};
 
 const MIB: usize = 1024 * 1024;
 
-/// Hostile for a shell as well as for a URL.
+/// A name that needs quoting in a shell and encoding in a URL.
 const DIRECTORY: &str = "/it's $HOME `id` #1; \"x\" *.parts-1";
 
 async fn names(files: &Files, directory: &str) -> Vec<String> {
@@ -38,7 +38,7 @@ async fn a_file_over_the_limit_is_written_in_parts() {
         assert_eq!((written.path.as_str(), written.bytes_written), (path.as_str(), bytes.len() as u64));
         let on_disk = server.control().root().join(&path[1..]);
         assert!(fs::read(on_disk).unwrap() == bytes);
-        assert_eq!(names(&files, DIRECTORY).await, ["-big file"], "the parts are gone");
+        assert_eq!(names(&files, DIRECTORY).await, ["-big file"], "the parts are removed");
     }
     let written = files.write_in_parts("relative", bytes.clone()).await.unwrap();
     assert_eq!(written.path, "/relative");
@@ -46,7 +46,7 @@ async fn a_file_over_the_limit_is_written_in_parts() {
 }
 
 #[tokio::test]
-async fn a_small_file_is_written_at_once() {
+async fn a_small_file_is_written_in_one_request() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     for size in [0, 1, MIB] {
@@ -61,7 +61,7 @@ async fn a_small_file_is_written_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_without_commands_is_told_before_anything_is_written() {
+async fn a_server_without_commands_is_reported_before_anything_is_written() {
     let server = MockServer::builder().processes(false).start().await;
     let files = plane(&server).files();
     let error = files.write_in_parts("/big", vec![0; 3 * MIB]).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn a_server_without_commands_is_told_before_anything_is_written() {
 }
 
 #[tokio::test]
-async fn what_fails_on_the_way_leaves_the_file_as_it_was() {
+async fn a_failed_write_in_parts_leaves_the_file_unchanged() {
     let server = MockServer::start().await;
     let files = plane(&server).files();
     files.write("/d/file", "old").await.unwrap();

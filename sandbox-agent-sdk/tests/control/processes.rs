@@ -1,5 +1,5 @@
-//! Following the output of processes where servers and networks make it hard. What servers do in good order is
-//! shown by the workspace's suite, on this server and on the released one.
+//! Following the output of processes over faulty servers and networks. The suite of the workspace tests the normal
+//! behaviour on the mock server and on the released one.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use tokio::net::TcpStream;
 use crate::stub::{Stub, reply, response};
 use crate::support::{impatient, plane, soon};
 
-/// What a scripted server does with the requests about a process, one after the other for each kind.
+/// The responses of a scripted server to requests about a process, in order for each kind of request.
 #[derive(Default)]
 struct Script {
-    /// Whether the process runs, and when it was created; the last one stays.
+    /// Whether the process is running, and when it was created. The last entry repeats.
     statuses: Vec<(bool, u64)>,
-    /// What each event stream brings, and whether it stays open.
+    /// The entries of each event stream, and whether it stays open.
     streams: Vec<(Vec<u64>, bool)>,
-    /// All entries the log has.
+    /// The entries of the log.
     log: Vec<u64>,
-    /// Entries that come on an open stream after the exit was asked about.
+    /// Entries that an open stream sends after the exit was reported.
     late: Vec<u64>,
 }
 
@@ -88,7 +88,7 @@ async fn answer(head: &str, stream: TcpStream, script: &Mutex<Script>) {
     reply(stream, response("200 OK", "application/json", &body)).await;
 }
 
-/// Sends events, and keeps the stream open if there is a script to follow.
+/// Sends events, and keeps the stream open if there is a script.
 async fn events(mut stream: TcpStream, events: String, script: Option<&Mutex<Script>>) {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let _ = stream.write_all(format!("{head}{events}").as_bytes()).await;
@@ -112,7 +112,7 @@ fn follow(stub: &Stub, options: FollowOptions) -> Follow {
     ControlPlane::new(&stub.url).unwrap().processes().follow("proc_1", options)
 }
 
-/// What a stream brings, in short, and what it failed with.
+/// Reads a stream to its end. Returns its events in short form, and its error.
 async fn collected(mut follow: Follow) -> (Vec<String>, Option<Error>) {
     let mut seen = Vec::new();
     let collecting = async {
@@ -134,7 +134,7 @@ async fn collected(mut follow: Follow) -> (Vec<String>, Option<Error>) {
 const EXIT: &str = "Code(3)";
 
 #[tokio::test]
-async fn what_the_event_stream_left_out_is_fetched_from_the_log() {
+async fn entries_that_the_event_stream_skipped_are_fetched_from_the_log() {
     let script = Script {
         statuses: vec![(true, 7), (true, 7), (false, 7)],
         streams: vec![(vec![1, 4, 5], true)],
@@ -148,7 +148,7 @@ async fn what_the_event_stream_left_out_is_fetched_from_the_log() {
 }
 
 #[tokio::test]
-async fn what_the_log_has_dropped_is_a_gap() {
+async fn entries_that_the_log_has_dropped_are_a_gap() {
     let script = Script {
         statuses: vec![(false, 7)],
         streams: vec![(vec![4], true)],
@@ -162,11 +162,11 @@ async fn what_the_log_has_dropped_is_a_gap() {
     let script = Script { statuses: vec![(false, 7)], log: vec![4, 5], ..Script::default() };
     let (stub, _) = script.serve().await;
     let (seen, _) = collected(follow(&stub, FollowOptions::new().from(FollowFrom::After(3)))).await;
-    assert_eq!(seen, ["4", "5", EXIT], "what was not asked for is no gap");
+    assert_eq!(seen, ["4", "5", EXIT], "entries that were not requested are not a gap");
 }
 
 #[tokio::test]
-async fn output_that_comes_after_the_exit_was_reported_is_waited_for() {
+async fn output_after_the_reported_exit_is_waited_for() {
     let script = Script {
         statuses: vec![(true, 7), (false, 7)],
         streams: vec![(vec![1], true)],
@@ -180,7 +180,7 @@ async fn output_that_comes_after_the_exit_was_reported_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_lost_stream_is_opened_again_behind_the_last_entry() {
+async fn a_lost_stream_is_reopened_after_the_last_entry() {
     let script = Script {
         statuses: vec![(true, 7), (true, 7), (true, 7), (true, 7), (false, 7)],
         streams: vec![(vec![1, 2], false), (vec![], false), (vec![1, 2, 3], true)],
@@ -213,7 +213,7 @@ async fn another_process_with_the_same_id_is_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn reconnecting_ends_and_says_why() {
+async fn reconnecting_is_bounded_and_fails_with_the_cause() {
     let script = Script { statuses: vec![(true, 7)], ..Script::default() };
     let (stub, script) = script.serve().await;
     script.lock().unwrap().streams = (0..1000).map(|_| (Vec::new(), false)).collect();
@@ -253,7 +253,7 @@ async fn hostile_events_end_the_stream_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarts_ends_what_is_followed_and_its_processes() {
+async fn a_restarted_server_ends_the_stream_and_its_processes() {
     let server = MockServer::start().await;
     let processes = plane(&server).processes();
     let process = processes.create(CreateProcess::new("sh").args(["-c", "echo up; exec cat"])).await.unwrap();
@@ -273,16 +273,16 @@ async fn a_server_that_restarts_ends_what_is_followed_and_its_processes() {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_command_is_waited_for_as_long_as_it_may_run() {
+async fn the_response_timeout_of_a_command_includes_its_run_time() {
     let server = MockServer::start().await;
-    let plane = impatient(&server.url(), |timeouts| timeouts.answer = Duration::from_millis(300));
+    let plane = impatient(&server.url(), |timeouts| timeouts.response = Duration::from_millis(300));
     let command = RunProcess::new("sleep").args(["0.6"]).timeout(Duration::from_secs(20));
     let output = plane.processes().run(command).await.unwrap();
     assert_eq!(output.exit(), ProcessExit::Code(0));
 }
 
 #[tokio::test]
-async fn a_desktop_that_is_not_installed_says_what_is_missing() {
+async fn a_desktop_that_is_not_installed_reports_missing_programs() {
     let server = MockServer::start().await;
     let desktop = plane(&server).desktop();
     assert_eq!(desktop.status().await.unwrap().state.as_str(), "install_required");

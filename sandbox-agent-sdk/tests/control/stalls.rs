@@ -1,4 +1,4 @@
-//! Bodies that stop moving, and those that only move slowly.
+//! Stalled and slow bodies.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::{impatient, soon};
 
 const STALL: Duration = Duration::from_millis(250);
 
-/// Sends the head of an answer of ten bytes, and some of them.
+/// Sends the head of a response with ten bytes, and some of the bytes.
 async fn begin(stream: &mut TcpStream, some: &[u8]) {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: 10\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -29,12 +29,12 @@ async fn begin(stream: &mut TcpStream, some: &[u8]) {
 fn quick(stub: &Stub) -> ControlPlane {
     impatient(&stub.url, |timeouts| {
         timeouts.stall = STALL;
-        timeouts.answer = STALL;
+        timeouts.response = STALL;
     })
 }
 
 #[tokio::test]
-async fn a_file_that_stops_coming_is_given_up() {
+async fn a_stalled_download_times_out() {
     let stub = Stub::serve(|_, mut stream| {
         Box::pin(async move {
             begin(&mut stream, b"12345").await;
@@ -49,7 +49,7 @@ async fn a_file_that_stops_coming_is_given_up() {
     let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
     assert_eq!(timeout.phase, Phase::Body);
     assert!(timeout.elapsed >= STALL);
-    assert!(reader.next().await.is_none(), "after a failure there is nothing");
+    assert!(reader.next().await.is_none(), "the stream ends after an error");
 
     let mut through_io = files.open("/x").await.unwrap();
     let mut all = Vec::new();
@@ -60,7 +60,7 @@ async fn a_file_that_stops_coming_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_comes_slowly_comes() {
+async fn a_slow_download_succeeds() {
     let stub = Stub::serve(|_, mut stream| {
         Box::pin(async move {
             begin(&mut stream, b"").await;
@@ -74,11 +74,11 @@ async fn a_file_that_comes_slowly_comes() {
     .await;
     let start = Instant::now();
     assert_eq!(soon(quick(&stub).files().read("/x")).await.unwrap(), "0123456789");
-    assert!(start.elapsed() > 2 * STALL, "it took longer than any single piece may");
+    assert!(start.elapsed() > 2 * STALL, "it took longer than the timeout of one chunk");
 }
 
 #[tokio::test]
-async fn a_response_that_comes_one_byte_at_a_time_is_given_up() {
+async fn a_response_of_one_byte_at_a_time_times_out() {
     for status in ["200 OK", "500 Internal Server Error"] {
         let stub = Stub::serve(move |_, mut stream| {
             Box::pin(async move {
@@ -107,7 +107,7 @@ async fn a_response_that_comes_one_byte_at_a_time_is_given_up() {
 }
 
 #[tokio::test]
-async fn heads_chunks_and_trailers_without_end_are_given_up() {
+async fn endless_heads_chunks_and_trailers_are_errors() {
     const CHUNKED: &str =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let attacks = [
@@ -169,7 +169,7 @@ async fn a_server_cannot_ask_for_a_wait_without_end() {
 }
 
 #[tokio::test]
-async fn a_reader_may_take_its_time() {
+async fn a_slow_reader_does_not_time_out() {
     let stub = Stub::serve(|_, mut stream| {
         Box::pin(async move {
             begin(&mut stream, b"12345").await;
@@ -188,7 +188,7 @@ async fn a_reader_may_take_its_time() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_cut_short_is_not_taken_for_whole() {
+async fn a_truncated_download_is_an_error() {
     let stub = Stub::serve(|_, mut stream| Box::pin(async move { begin(&mut stream, b"12345").await })).await;
     let files = quick(&stub).files();
     let error = files.read("/x").await.unwrap_err();
@@ -200,7 +200,7 @@ async fn a_file_that_is_cut_short_is_not_taken_for_whole() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_given_up() {
+async fn a_server_without_a_response_times_out() {
     let stub = Stub::serve(|_, stream| {
         Box::pin(async move {
             let _kept = stream;
@@ -221,7 +221,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_reading_is_given_up() {
+async fn a_stalled_upload_times_out() {
     let stub = Stub::serve(|_, stream| {
         Box::pin(async move {
             let _unread = stream;
@@ -237,7 +237,7 @@ async fn a_server_that_stops_reading_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_source_may_take_its_time() {
+async fn a_slow_source_does_not_time_out() {
     let stub = Stub::serve(|_, mut stream| {
         Box::pin(async move {
             let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! A server that does to its sockets what no decent server does.
+//! A server that misuses its sockets in ways that no real server does.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Gives each connection to a function, with the head of its first request; ends with the test.
+/// Passes each connection to a function, with the head of its first request. Ends with the test.
 pub(crate) struct Stub {
     pub(crate) url: String,
     heads: Arc<Mutex<Vec<String>>>,
@@ -35,13 +35,13 @@ impl Stub {
         Self { url, heads, task }
     }
 
-    /// Answers every request with the same bytes.
+    /// Responds to every request with the same bytes.
     pub(crate) async fn answer(answer: impl Into<String>) -> Self {
         let answer = answer.into();
         Self::serve(move |_, stream| Box::pin(reply(stream, answer.clone()))).await
     }
 
-    /// The heads of all requests, oldest first.
+    /// Returns the heads of all requests, oldest first.
     pub(crate) fn heads(&self) -> Vec<String> {
         self.heads.lock().unwrap().clone()
     }
@@ -53,7 +53,7 @@ impl Drop for Stub {
     }
 }
 
-/// An answer with a body, after which the connection closes.
+/// Builds a response with a body, after which the connection closes.
 pub(crate) fn response(status: &str, content_type: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -62,7 +62,7 @@ pub(crate) fn response(status: &str, content_type: &str, body: &str) -> String {
     )
 }
 
-/// Sends an answer and waits until the other side is done with it.
+/// Sends a response and waits until the client has read it.
 pub(crate) async fn reply(mut stream: TcpStream, answer: String) {
     let _ = stream.write_all(answer.as_bytes()).await;
     let _ = stream.shutdown().await;
@@ -71,7 +71,7 @@ pub(crate) async fn reply(mut stream: TcpStream, answer: String) {
     let _ = tokio::time::timeout(Duration::from_secs(5), drained).await;
 }
 
-/// Reads up to the empty line, and not a byte more.
+/// Reads up to the empty line and no further.
 async fn head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

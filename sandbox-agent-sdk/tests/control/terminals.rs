@@ -1,4 +1,4 @@
-//! Terminals over WebSockets that are lost, hostile or slow.
+//! Terminals over lost, hostile and slow WebSockets.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use crate::stub::Stub;
 use crate::support::{plane, soon};
 
-/// Reads until the terminal has shown a text.
+/// Reads until the terminal has printed a text.
 async fn see(terminal: &mut ProcessTerminal, text: &str) {
     let mut seen = String::new();
     while !seen.contains(text) {
@@ -28,7 +28,7 @@ async fn see(terminal: &mut ProcessTerminal, text: &str) {
 }
 
 #[tokio::test]
-async fn a_lost_socket_is_a_typed_end_and_can_be_attached_again() {
+async fn a_lost_socket_is_a_typed_event_and_can_be_attached_again() {
     let server = MockServer::start().await;
     let processes = plane(&server).processes();
     let shell = processes.create(CreateProcess::new("sh").tty(true)).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_lost_socket_is_a_typed_end_and_can_be_attached_again() {
 }
 
 #[tokio::test]
-async fn the_token_of_a_terminal_is_in_the_header_alone() {
+async fn the_token_of_a_terminal_is_only_in_the_header() {
     let server = MockServer::builder().token("s3cret").start().await;
     let processes = ControlPlane::builder(server.url()).token("s3cret").build().unwrap().processes();
     let shell = processes.create(CreateProcess::new("cat").tty(true)).await.unwrap();
@@ -70,7 +70,7 @@ async fn the_token_of_a_terminal_is_in_the_header_alone() {
     assert!(error.is_unauthorized(), "{error:?}");
 }
 
-/// A server whose WebSocket does what a test says.
+/// A server whose WebSocket a test controls.
 async fn socket<F>(accept: fn(&str) -> String, serve: F) -> (Stub, Processes)
 where
     F: Fn(TcpStream) -> BoxFuture<'static, ()> + Clone + Send + Sync + 'static,
@@ -97,7 +97,7 @@ fn right(key: &str) -> String {
     derive_accept_key(key.as_bytes())
 }
 
-/// An unmasked frame, as servers send it.
+/// Builds an unmasked frame, as servers send it.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x80 | opcode];
     match payload.len() {
@@ -123,7 +123,7 @@ async fn until_closed(mut stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_no_terminal_is_refused() {
+async fn a_socket_that_is_not_a_terminal_is_an_error() {
     let (_stub, processes) = socket(|_| "nonsense".to_owned(), |stream| Box::pin(until_closed(stream))).await;
     let error = soon(processes.connect_terminal("proc_1")).await.unwrap_err();
     assert!(matches!(error, Error::UnexpectedBody { status: 101, .. }), "{error:?}");
@@ -163,7 +163,7 @@ async fn hostile_frames_end_the_terminal_and_unknown_ones_do_not() {
 }
 
 #[tokio::test]
-async fn the_servers_mark_of_a_terminals_end_is_left_out_only_at_its_end() {
+async fn the_servers_end_marker_of_a_terminal_is_dropped_only_at_its_end() {
     const MARK: &[u8] = b"\n[process stream error: I/O error (os error 5)]\n";
     let (_stub, processes) = socket(right, |mut stream| {
         Box::pin(async move {
@@ -188,7 +188,7 @@ async fn the_servers_mark_of_a_terminals_end_is_left_out_only_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_terminal_that_is_not_read_holds_the_server_back() {
+async fn an_unread_terminal_applies_backpressure() {
     const FRAME: usize = 64 * 1024;
     const FRAMES: usize = 1024;
     let (blocked, mut blocks) = mpsc::channel(1);

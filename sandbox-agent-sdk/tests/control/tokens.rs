@@ -1,4 +1,4 @@
-//! Tokens: on every request, and nowhere else.
+//! Tokens are sent with every request and appear nowhere else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::every_call::{CALLS, every_call};
 const TOKEN: &str = "t0p-s3cret";
 
 #[tokio::test]
-async fn the_token_goes_with_every_request_and_never_into_a_url() {
+async fn the_token_is_sent_with_every_request_and_never_in_a_url() {
     let server = MockServer::builder().token(TOKEN).start().await;
     for given in [TOKEN.to_owned(), format!("Bearer {TOKEN}")] {
         server.forget_requests();
@@ -34,7 +34,7 @@ async fn the_token_goes_with_every_request_and_never_into_a_url() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_refused_on_every_route() {
+async fn a_wrong_token_is_rejected_on_every_route() {
     let server = MockServer::builder().token("another").start().await;
     let plane = ControlPlane::builder(server.url()).token(TOKEN).build().unwrap();
     let failed = every_call(&plane).await;
@@ -45,11 +45,11 @@ async fn a_wrong_token_is_refused_on_every_route() {
         assert!(!error.maybe_executed());
         assert!(!format!("{error:?} {error}").contains(TOKEN));
     }
-    assert_eq!(server.requests().len(), CALLS, "a fixed token is not tried twice");
+    assert_eq!(server.requests().len(), CALLS, "a fixed token is not retried");
 }
 
 #[test]
-fn a_token_does_not_show_itself() {
+fn a_token_is_hidden_from_debug() {
     let builder = ControlPlane::builder("http://h").token(TOKEN).header("x-api-key", "hidden-header");
     let mut shown = format!("{builder:?}");
     let plane = builder.build().unwrap();
@@ -59,7 +59,7 @@ fn a_token_does_not_show_itself() {
     assert!(!shown.contains(TOKEN) && !shown.contains("hidden-header"), "{shown}");
 }
 
-/// A provider that gives `stale` until it is asked to refresh, and counts both kinds of questions.
+/// A provider that returns `stale` until it is asked to refresh. It counts both kinds of calls.
 fn provider(fresh: &'static str) -> (ControlPlaneWith, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (asked, refreshed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (asks, refreshes) = (Arc::clone(&asked), Arc::clone(&refreshed));
@@ -85,7 +85,7 @@ fn provider(fresh: &'static str) -> (ControlPlaneWith, Arc<AtomicUsize>, Arc<Ato
 type ControlPlaneWith = Box<dyn FnOnce(&str) -> ControlPlane>;
 
 #[tokio::test]
-async fn a_token_that_was_refused_is_refreshed_once() {
+async fn a_rejected_token_is_refreshed_once() {
     let server = MockServer::builder().token(TOKEN).start().await;
     let (with, asked, refreshed) = provider(TOKEN);
     let plane = with(&server.url());
@@ -97,7 +97,7 @@ async fn a_token_that_was_refused_is_refreshed_once() {
 }
 
 #[tokio::test]
-async fn a_second_refusal_is_final() {
+async fn a_second_rejection_is_final() {
     let server = MockServer::builder().token(TOKEN).start().await;
     let (with, _, refreshed) = provider("wrong too");
     let error = with(&server.url()).agents().list().await.unwrap_err();
@@ -130,7 +130,7 @@ async fn a_token_provider_that_fails_sends_nothing() {
     assert!(server.requests().is_empty());
 }
 
-/// Collects what is traced on this thread.
+/// Collects the traces of this thread.
 #[derive(Clone, Default)]
 struct Traces(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -146,7 +146,7 @@ impl std::io::Write for Traces {
 }
 
 #[tokio::test]
-async fn a_token_that_is_sent_over_plain_http_to_another_host_is_warned_of_once() {
+async fn a_token_sent_over_plain_http_to_another_host_is_warned_about_once() {
     let traces = Traces::default();
     let writer = traces.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -156,7 +156,7 @@ async fn a_token_that_is_sent_over_plain_http_to_another_host_is_warned_of_once(
         .finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = MockServer::builder().start().await;
-    // The names lead to this machine, so that nothing leaves it.
+    // The names resolve to this machine, so nothing leaves it.
     let hosts = ["with-token.example", "without-token.example"];
     let mut http = sandbox_agent_sdk::connection::http_client_builder().no_proxy();
     for host in hosts {

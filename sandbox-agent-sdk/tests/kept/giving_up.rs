@@ -351,7 +351,7 @@ async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_m
 #[tokio::test]
 async fn what_the_server_no_longer_has_of_a_turn_is_missed_by_name() {
     const COUNT: usize = 120;
-    let server = MockServer::builder().agent("mock", counting(Ability::Resume, COUNT)).ring(16);
+    let server = MockServer::builder().agent("mock", counting(Ability::Resume, COUNT)).replay_buffer(16);
     let server = server.released_quirks(false).start().await;
     let world = World { server, directory: tempfile::tempdir().unwrap(), kind: ServerKind::Shared };
     let watching = world.program().await;

@@ -1,7 +1,7 @@
-//! The example `chat` once more, as a binary of this package: cargo builds the binaries of a package before its
-//! integration tests and tells them where they are, which it does not do for examples.
+//! The example `chat` as a binary of this package. Cargo builds the binaries of a package before its integration
+//! tests and passes them their paths; it does not do that for examples.
 //!
-//! It panics when it gets SIGUSR1, so that a test can see what becomes of the terminal then.
+//! It panics on SIGUSR1, so that a test can check the state of the terminal after a panic.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ async fn main() -> ExitCode {
     tokio::spawn(async {
         if let Ok(mut wish) = signal(SignalKind::user_defined1()) {
             wish.recv().await;
-            panic!("a panic was asked for");
+            panic!("panic requested by SIGUSR1");
         }
     });
     sdk_examples::chat::run().await

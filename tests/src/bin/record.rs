@@ -1,6 +1,6 @@
-//! Records the wire of a run as JSON lines; `--help` tells how.
+//! Records the messages of a run as JSON lines. See `--help`.
 
-#![allow(clippy::expect_used, reason = "a recording that cannot go on ends")]
+#![allow(clippy::expect_used, reason = "a failed recording ends the program")]
 
 use std::{
     fs::{self, File},
@@ -16,26 +16,26 @@ use sandbox_agent_sdk::ClientOptions;
 use sdk_tests::{Capture, Proxy, ReleasedServer, ReleasedSetup, Scenario, binary};
 
 const HELP: &str = "\
-record: records what passes between the SDK's client and a server, as JSON lines.
+record: records the messages between the SDK's client and a server as JSON lines.
 
 USAGE: record [OPTIONS]
 
 OPTIONS:
   --released VERSION  The released server of this version, from npm (this is the default, with 0.4.2).
   --mock              The mock server.
-  --url URL           A server that runs already; its token is in SANDBOX_AGENT_TOKEN.
-  --agent NAME        The agent to talk to (default mock). The scenarios are words of the stub agent.
+  --url URL           A running server. Its token is in SANDBOX_AGENT_TOKEN.
+  --agent NAME        The agent (default mock). The scenarios need an agent that obeys the stub agent's directives.
   --scenario NAME     One of turn, permission, cancel, garbage, crash (default all).
-  --out FOLDER        Writes a file for each scenario; otherwise the lines are printed.
-  --overwrite         Replaces files that are there already.
+  --out FOLDER        Writes one file per scenario. Without it the lines are printed.
+  --overwrite         Replaces existing files.
   --help              Prints this.
 
-The servers that are started here run the stub agent: cargo build -p sdk-tests --bin sdk-stub-agent
-Tokens, connection ids and the random names of endpoints are not recorded. What an agent says is.
+Servers that this program starts run the stub agent: cargo build -p sdk-tests --bin sdk-stub-agent
+Tokens, connection ids and the random names of endpoints are not recorded. The text of agents is.
 
-It ends with 0 when everything was recorded, 1 when something was not, and 2 when it does not understand.";
+Exit codes: 0 if everything was recorded, 1 after a failure, 2 for invalid arguments.";
 
-/// How long a server that was given may take to answer at all.
+/// The timeout of the first request to a given server.
 const REACH: Duration = Duration::from_secs(5);
 
 enum Which {
@@ -73,7 +73,7 @@ impl Options {
                 "--out" => options.out = Some(value()?.into()),
                 "--scenario" => {
                     let name = value()?;
-                    let scenario = Scenario::named(&name).ok_or(format!("{name} is no scenario"))?;
+                    let scenario = Scenario::named(&name).ok_or(format!("unknown scenario {name}"))?;
                     options.scenarios = vec![scenario];
                 }
                 _ => return Err(format!("unknown option {word}")),
@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-/// A server for one run. The fields keep it alive.
+/// The server of one run. Dropping it stops the server.
 enum Server {
     Released(ReleasedServer),
     Mock(MockServer),
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// The stub agent, which is built into the same folder as this program.
+/// Returns the path of the stub agent, which is built into the same folder as this program.
 fn stub() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let stub = this.with_file_name("sdk-stub-agent");
@@ -129,22 +129,22 @@ fn stub() -> Result<PathBuf, String> {
     }
 }
 
-/// Fails unless somebody answers there.
+/// Checks that the server is reachable.
 async fn reach(url: &str) -> Result<(), String> {
     let http = http_client_builder().timeout(REACH).build().map_err(|error| error.to_string())?;
     let answer = http.get(format!("{}/v1/health", url.trim_end_matches('/'))).send().await;
-    answer.map(drop).map_err(|error| format!("{url} cannot be reached: {}", causes(&error.without_url())))
+    answer.map(drop).map_err(|error| format!("failed to reach {url}: {}", causes(&error.without_url())))
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn causes(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
+    let mut observed = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        told.push_str(&format!(": {error}"));
+        observed.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    told
+    observed
 }
 
 async fn record(options: &Options, scenario: Scenario) -> Result<Capture, String> {
@@ -153,7 +153,7 @@ async fn record(options: &Options, scenario: Scenario) -> Result<Capture, String
             (Server::start(&options.which).await?, format!("sandbox-agent {version}"))
         }
         Which::Mock => (Server::start(&options.which).await?, "mock-server".to_owned()),
-        Which::Url(_) => (Server::start(&options.which).await?, "a server given by its URL".to_owned()),
+        Which::Url(_) => (Server::start(&options.which).await?, "a server at a URL".to_owned()),
     };
     let proxy = Proxy::recording(server.url()).await;
     let mut client = ClientOptions::new(proxy.url()).agent(&options.agent);
@@ -161,14 +161,14 @@ async fn record(options: &Options, scenario: Scenario) -> Result<Capture, String
     if let Some(token) = &token {
         client = client.token(token);
     }
-    // A run that takes too long ends in a panic, which is one of this run only.
-    let told = tokio::spawn(scenario.run(client)).await.map_err(|panic| panicked(panic.into_panic()))?;
-    let told = told.map_err(|error| causes(&error))?;
+    // A run that times out panics. The panic must not end the other runs.
+    let observed = tokio::spawn(scenario.run(client)).await.map_err(|panic| panicked(panic.into_panic()))?;
+    let observed = observed.map_err(|error| causes(&error))?;
     let (entries, left_out) = proxy.recorder().expect("this proxy records").entries();
     if left_out > 0 {
-        return Err(format!("the run is too long: {left_out} entries did not fit"));
+        return Err(format!("the recording is full: {left_out} entries were dropped"));
     }
-    let capture = Capture { server: name, scenario: scenario.name().to_owned(), entries, told };
+    let capture = Capture { server: name, scenario: scenario.name().to_owned(), entries, observed };
     Ok(capture.redacted(token.as_deref()))
 }
 
@@ -177,7 +177,7 @@ async fn run(options: &Options) -> Result<(), String> {
         let capture = record(options, scenario).await.map_err(|why| format!("{}: {why}", scenario.name()))?;
         let lines = capture.to_lines();
         let Some(folder) = &options.out else {
-            // Whoever stops reading has enough.
+            // The reader closed the pipe and wants no more.
             if io::stdout().write_all(lines.as_bytes()).is_err() {
                 return Ok(());
             }
@@ -191,7 +191,7 @@ async fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a file, which must not be there unless it may be replaced.
+/// Writes a file. Fails if it exists, unless `overwrite` is set.
 fn write(file: &Path, lines: &str, overwrite: bool) -> io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -202,7 +202,7 @@ fn write(file: &Path, lines: &str, overwrite: bool) -> io::Result<()> {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> String {
     let text = panic.downcast::<String>().map(|text| *text);
     text.unwrap_or_else(|panic| {
@@ -212,7 +212,7 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> String {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // What a panic says is told as any other failure is.
+    // The message of a panic is printed like any other failure.
     std::panic::set_hook(Box::new(|_| {}));
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,

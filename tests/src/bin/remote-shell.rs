@@ -1,5 +1,5 @@
-//! The example `remote_shell` once more, as a binary of this package: cargo builds the binaries of a package before its
-//! integration tests and tells them where they are, which it does not do for examples.
+//! The example `remote_shell` as a binary of this package. Cargo builds the binaries of a package before its
+//! integration tests and passes them their paths; it does not do that for examples.
 
 use std::process::ExitCode;
 

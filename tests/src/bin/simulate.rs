@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator; `--help` says how.
+//! Runs seeds of the simulator. See `--help`.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sdk_tests::sim::{Model, Report, run};
+use sdk_tests::sim::{Model, NetworkFaults, Report, run, run_stored};
 
 const HELP: &str = "\
 simulate: runs the client against a model of servers and networks, under a virtual clock.
@@ -16,11 +16,13 @@ simulate: runs the client against a model of servers and networks, under a virtu
 USAGE: simulate [OPTIONS]
 
 OPTIONS:
-  --seeds N        Runs N seeds (default 10000) and stops at the first that breaks an invariant.
-  --from SEED      Begins with this seed (default 0).
-  --seed SEED      Replays one seed with a trace.
-  --dialect NAME   One of rpc, released, early, official, auto (default: each seed draws one).
-  --help           Shows this text.
+  --seeds N        Run N seeds (default 10000) and stop at the first that violates an invariant.
+  --from SEED      Start with this seed (default 0).
+  --seed SEED      Replay one seed with a trace.
+  --dialect NAME   One of rpc, released, early, official, auto (default: each seed chooses one).
+  --stored         Let several programs share stored sessions; programs, servers and the store fail.
+  --stored-network The same, and the network fails as well.
+  --help           Print this help.
 ";
 
 struct Options {
@@ -28,6 +30,16 @@ struct Options {
     from: u64,
     seed: Option<u64>,
     model: Option<Model>,
+    stored: Option<NetworkFaults>,
+}
+
+impl Options {
+    fn run(&self, seed: u64, traced: bool) -> Report {
+        match self.stored {
+            Some(network) => run_stored(seed, network, traced),
+            None => run(seed, self.model, traced),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -43,16 +55,25 @@ fn main() -> ExitCode {
         }
     };
     match options.seed {
-        Some(seed) => replay(seed, options.model),
+        Some(seed) => replay(seed, &options),
         None => sweep(&options),
     }
 }
 
 fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let mut options = Options { seeds: 10_000, from: 0, seed: None, model: None };
+    let mut options = Options { seeds: 10_000, from: 0, seed: None, model: None, stored: None };
     while let Some(name) = arguments.next() {
         if name == "--help" {
             return Ok(None);
+        }
+        let stored = match name.as_str() {
+            "--stored" => Some(NetworkFaults::None),
+            "--stored-network" => Some(NetworkFaults::All),
+            _ => None,
+        };
+        if stored.is_some() {
+            options.stored = stored;
+            continue;
         }
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, not {value}"));
@@ -62,17 +83,17 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--seed" => options.seed = Some(number()?),
             "--dialect" => {
                 let model = Model::ALL.into_iter().find(|model| model.name() == value);
-                options.model = Some(model.ok_or_else(|| format!("there is no dialect {value}"))?);
+                options.model = Some(model.ok_or_else(|| format!("unknown dialect {value}"))?);
             }
-            _ => return Err(format!("there is no option {name}")),
+            _ => return Err(format!("unknown option {name}")),
         }
     }
     Ok(Some(options))
 }
 
 /// Runs one seed and prints its trace.
-fn replay(seed: u64, model: Option<Model>) -> ExitCode {
-    let report = run(seed, model, true);
+fn replay(seed: u64, options: &Options) -> ExitCode {
+    let report = options.run(seed, true);
     for line in &report.trace {
         println!("{line}");
     }
@@ -100,7 +121,7 @@ fn sweep(options: &Options) -> ExitCode {
         None => ExitCode::SUCCESS,
         Some(report) => {
             println!("seed {} fails:", report.seed);
-            replay(report.seed, options.model)
+            replay(report.seed, options)
         }
     }
 }
@@ -111,7 +132,7 @@ fn work(options: &Options, progress: &Progress) -> Option<Report> {
         if number >= options.seeds {
             break;
         }
-        let report = run(options.from + number, options.model, false);
+        let report = options.run(options.from + number, false);
         progress.seeds.fetch_add(1, Ordering::Relaxed);
         progress.turns.fetch_add(report.turns, Ordering::Relaxed);
         progress.calls.fetch_add(report.calls, Ordering::Relaxed);
@@ -123,7 +144,7 @@ fn work(options: &Options, progress: &Progress) -> Option<Report> {
     None
 }
 
-/// How far the runs have come.
+/// The progress of the runs.
 #[derive(Default)]
 struct Progress {
     next: AtomicU64,
@@ -137,7 +158,7 @@ struct Progress {
 impl Progress {
     const WIDTH: u64 = 40;
 
-    /// Draws a progress bar until the runs are over, on a terminal.
+    /// Draws a progress bar until the runs end, if standard error is a terminal.
     fn show(&self, total: u64) {
         let started = Instant::now();
         while io::stderr().is_terminal() && !self.over.load(Ordering::Relaxed) {

@@ -1,13 +1,13 @@
-//! Another process that uses a store, for tests that need one: to share it with, or to kill.
+//! A second process that uses a store, for tests that share a store or kill a process.
 //!
-//! `store-process STORE open` tells whether the store opens.
-//! `store-process STORE write SESSION BATCHES SIZE` writes batches of events and tells the last index of each.
-//! `store-process STORE repeat SESSION BATCHES SIZE` does so too, with the same events each time it is run.
-//! `store-process STORE create SESSION` makes a session and tells whether it was the first to do so.
-//! `store-process STORE change SESSION TIMES` changes the record of a session so many times.
-//! `store-process STORE import SESSION EVENTS` tells when it begins to import a session.
+//! - `store-process STORE open` prints whether the store opens.
+//! - `store-process STORE write SESSION BATCHES SIZE` writes batches of events and prints the last index of each.
+//! - `store-process STORE repeat SESSION BATCHES SIZE` does the same, with the same events in each run.
+//! - `store-process STORE create SESSION` creates a session and prints whether it was the first to do so.
+//! - `store-process STORE change SESSION TIMES` changes the record of a session this many times.
+//! - `store-process STORE import SESSION EVENTS` prints when it begins to import a session.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ async fn write(store: &dyn SessionStore, writer: u32, session: &str, batches: us
         };
         let append = Append::to(session).events((0..size).map(event));
         let indexes = store.append(append).await.expect("the batch is written").indexes;
-        // What is told here was acknowledged by the store.
+        // Printed only after the store has acknowledged the batch.
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", indexes.last().expect("a batch has events")).and_then(|()| out.flush()).unwrap();
     }

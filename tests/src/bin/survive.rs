@@ -1,4 +1,4 @@
-//! Kills programs, servers and databases under busy stored sessions; `--help` says how.
+//! Kills programs, servers and databases under busy stored sessions. See `--help`.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -9,20 +9,20 @@ use sdk_tests::Cluster;
 use sdk_tests::kill::{Ability, Backend, Drive, Plan, Report, Target, Task, drive, run, serve};
 
 const HELP: &str = "\
-survive: kills the program, the server and the database of busy stored sessions, and checks what is stored.
+survive: kills the program, the server and the database of busy stored sessions, and checks the stored events.
 
 USAGE: survive [OPTIONS]
 
 OPTIONS:
-  --rounds N       Kills so often (default 200), and stops at the first world that breaks an invariant.
-  --world N        How many rounds a world has (default 10). Each world has a seed and a store of its own.
-  --from SEED      Begins with this seed (default 0).
-  --sessions N     How many sessions are busy (default 50).
+  --rounds N       Kill N times (default 200). Stop at the first world that violates an invariant.
+  --world N        The number of rounds per world (default 10). Each world has its own seed and store.
+  --from SEED      Start with this seed (default 0).
+  --sessions N     The number of busy sessions (default 50).
   --store NAME     sqlite or postgres (default: the worlds alternate, if PostgreSQL is installed).
-  --kill NAMES     What is killed in turn: program, server, database, joined by commas (default: all that there are).
-  --help           Shows this text.
+  --kill NAMES     What to kill in turn: program, server, database, separated by commas (default: all that exist).
+  --help           Print this help.
 
-`survive serve` and `survive drive` are the processes that it starts.
+`survive serve` and `survive drive` are internal: survive starts them as processes.
 ";
 
 struct Options {
@@ -65,7 +65,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What a process is that was started by this program.
+/// The role of a process that this program started.
 enum Child {
     Serve(u16, Ability),
     Drive(Drive),
@@ -87,7 +87,7 @@ fn child(arguments: &[&str]) -> Option<Child> {
     }
 }
 
-/// Ends this process when its parent has ended, which closes its input.
+/// Exits when the parent has exited, which closes the standard input of this process.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = io::stdin().read(&mut [0]);
@@ -114,12 +114,12 @@ fn options(arguments: &[&str]) -> Result<Option<Options>, String> {
             "--sessions" => options.sessions = number()?,
             "--store" => (options.sqlite, options.postgres) = (value == "sqlite", value == "postgres"),
             "--kill" => options.targets = value.split(',').map(target).collect::<Result<_, _>>()?,
-            _ => return Err(format!("there is no option {name}")),
+            _ => return Err(format!("unknown option {name}")),
         }
     }
     match options.sqlite || options.postgres {
         true => Ok(Some(options)),
-        false => Err("--store is sqlite or postgres".to_owned()),
+        false => Err("--store must be sqlite or postgres".to_owned()),
     }
 }
 
@@ -128,7 +128,7 @@ fn target(name: &str) -> Result<Target, String> {
         "program" => Ok(Target::Program),
         "server" => Ok(Target::Server),
         "database" => Ok(Target::Database),
-        _ => Err(format!("there is nothing to kill that is called {name}")),
+        _ => Err(format!("unknown target {name}: use program, server or database")),
     }
 }
 
@@ -136,7 +136,7 @@ async fn sweep(options: &Options) -> ExitCode {
     let binary = match std::env::current_exe() {
         Ok(binary) => binary,
         Err(error) => {
-            eprintln!("this program does not find itself: {error}");
+            eprintln!("failed to find the path of this program: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -184,7 +184,7 @@ async fn sweep(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Draws a progress bar, on a terminal.
+/// Draws a progress bar, if standard error is a terminal.
 fn show(done: usize, of: usize, so_far: &Report, started: Instant) {
     const WIDTH: usize = 40;
     if !io::stderr().is_terminal() {

@@ -50,7 +50,7 @@ pub async fn serve(port: u16, ability: Ability) {
     let server = MockServer::builder()
         .agent("mock", agent)
         // What a program misses while it is down is all there: only the server's end loses anything.
-        .ring(usize::MAX)
+        .replay_buffer(usize::MAX)
         .record(0)
         .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         .start()

@@ -8,14 +8,14 @@ use std::{
 
 use crate::npm::{Unavailable, installed};
 
-/// The program of this version, below `folder`. It is fetched if it is not there.
+/// Returns the program of this version in `folder`. Downloads it if it is missing.
 ///
 /// # Errors
-/// Says what is missing: npm, the network, or a package for this platform.
+/// If npm, the network, or a package for this platform is unavailable.
 pub async fn binary(folder: &Path, version: &str) -> Result<PathBuf, Unavailable> {
     let package = platform_package().ok_or_else(|| {
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
-        Unavailable(format!("there is no package for {os} on {arch}"))
+        Unavailable(format!("no npm package for {os} on {arch}"))
     })?;
     let program = Path::new("node_modules").join(package).join("bin/sandbox-agent");
     let executable = |home: &Path| fs::set_permissions(home.join(&program), Permissions::from_mode(0o755));
@@ -24,10 +24,10 @@ pub async fn binary(folder: &Path, version: &str) -> Result<PathBuf, Unavailable
     Ok(home.join(program))
 }
 
-/// The folder of the TypeScript SDK of this version, below `folder`. It is fetched as [`binary`] is.
+/// Returns the folder of the TypeScript SDK of this version in `folder`. Downloads it like [`binary`].
 ///
 /// # Errors
-/// Says what is missing: npm, or the network.
+/// If npm or the network is unavailable.
 pub async fn typescript_sdk(folder: &Path, version: &str) -> Result<PathBuf, Unavailable> {
     let name = format!("typescript-sdk-{version}");
     let home = installed(folder, &name, &format!("sandbox-agent@{version}"), |_| Ok(())).await?;

@@ -1,4 +1,4 @@
-//! One running server.
+//! A running released server.
 
 use std::{
     fs::{self, File, Permissions},
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 
 use crate::LIMIT;
 
-/// How many ports are tried: another process may take a free port before the server does.
+/// How many ports are tried: another process may bind a free port before the server does.
 const ATTEMPTS: usize = 5;
 
-/// What a server is started with.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct ReleasedSetup {
     /// The server's program.
@@ -29,12 +29,13 @@ pub struct ReleasedSetup {
     pub agent: Vec<String>,
     /// The token it requires.
     pub token: Option<String>,
-    /// How long it lets a request wait for its agent.
+    /// The server's request timeout.
     pub request_limit: Option<Duration>,
 }
 
-/// A released server on a free port, with a data folder of its own. It ends with this value, also in a panic, and so
-/// do its agents.
+/// A released server on a free port, with its own data folder.
+///
+/// Dropping this value kills the server and its agents, also during a panic.
 #[derive(Debug)]
 pub struct ReleasedServer {
     setup: ReleasedSetup,
@@ -47,7 +48,7 @@ impl ReleasedServer {
     /// Starts a server and waits until it listens.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not start.
     pub async fn start(setup: ReleasedSetup) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         install_agent(home.path(), &setup.agent);
@@ -58,53 +59,53 @@ impl ReleasedServer {
                 return server;
             }
         }
-        panic!("the server does not start: {}", server.log());
+        panic!("the server failed to start: {}", server.log());
     }
 
-    /// Where it listens.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Its data folder.
+    /// Returns its data folder.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// The process id of the server, which is also that of its process group.
+    /// Returns the process id of the server, which is also the id of its process group.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// What it printed.
+    /// Returns its output.
     pub fn log(&self) -> String {
         fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills it, with all its agents.
+    /// Kills the server and all its agents.
     pub fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         if let Ok(id) = i32::try_from(child.id()) {
-            // The leader has not been waited for, so the number is still its own.
+            // The leader was not waited for, so its id was not reused.
             let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
         }
         let _ = child.wait();
     }
 
-    /// Starts it again on the same port after it was killed.
+    /// Restarts a killed server on the same port.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not start.
     pub async fn restart(&mut self) {
         self.kill();
         let begun = Instant::now();
         while !self.launch().await {
-            // The port may be somebody's outgoing connection for a moment.
-            assert!(begun.elapsed() < LIMIT, "the server does not start again: {}", self.log());
+            // An outgoing connection of another process may use the port for a moment.
+            assert!(begun.elapsed() < LIMIT, "the server failed to restart: {}", self.log());
         }
     }
 
-    /// Whether the server came up; one that ended instead has met a port that was taken.
+    /// Returns whether the server started. It exits if its port is in use.
     async fn launch(&mut self) -> bool {
         let log = File::create(self.home.path().join("log")).expect("a log file");
         let mut command = Command::new(&self.setup.program);
@@ -139,7 +140,7 @@ impl ReleasedServer {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the server does not listen within {LIMIT:?}: {}", self.log());
+        panic!("the server did not listen within {LIMIT:?}: {}", self.log());
     }
 }
 
@@ -149,32 +150,32 @@ impl Drop for ReleasedServer {
     }
 }
 
-/// A port that is free now.
+/// Returns a free port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a bound socket").port()
 }
 
-/// Whether a process is there and no zombie.
+/// Returns whether a process exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
 }
 
-/// Makes a command the launcher of the agent `mock` of a server with this data folder.
+/// Installs a command as the agent `mock` of the server with this data folder.
 ///
 /// # Panics
-/// When the folder cannot be written to.
+/// If the folder is not writable.
 pub fn install_agent(data: &Path, command: &[String]) {
     install_agent_as(data, "mock", command);
 }
 
-/// Makes a command the launcher of an agent of a server with this data folder.
+/// Installs a command as an agent of the server with this data folder.
 ///
-/// The server wants a native program beside the launcher of every agent but `mock`, and does not run it.
+/// For every agent except `mock` the server requires a native program beside the launcher, which it does not run.
 ///
 /// # Panics
-/// When the folder cannot be written to.
+/// If the folder is not writable.
 pub fn install_agent_as(data: &Path, name: &str, command: &[String]) {
     let folder = data.join("sandbox-agent/bin/agent_processes");
     fs::create_dir_all(&folder).expect("a folder for the agent");

@@ -56,7 +56,7 @@ async fn turn(
         if running.cancelled.load(Ordering::Relaxed) {
             break;
         }
-        server.update(session, None);
+        say(server, session, running);
         if random.per_mille(if long { 10 } else { 100 }) {
             ask(server, session, running).await;
         }
@@ -68,9 +68,16 @@ async fn turn(
         return Some("end_turn");
     }
     for _ in 0..random.below(3) {
-        server.update(session, None);
+        say(server, session, running);
     }
     Some("cancelled")
+}
+
+/// Sends an update of a turn.
+fn say(server: &Server, session: &str, running: &Running) {
+    let index = server.update(session, None);
+    server.world.ledger().emitted[index].turn = Some(running.tag.clone());
+    server.save(session, "agent_message_chunk", &format!("u{index} "));
 }
 
 /// Asks for permission and waits for the answer, a cancel, or long enough.

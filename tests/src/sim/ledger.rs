@@ -18,6 +18,8 @@ pub(super) struct Emitted {
     pub(super) session: Option<String>,
     /// The call of `session/load` whose history it is.
     pub(super) history: Option<u64>,
+    /// The tag of the turn that it belongs to.
+    pub(super) turn: Option<String>,
     pub(super) at: Instant,
     /// When the network had brought it to the client whole.
     pub(super) brought: Option<Instant>,
@@ -61,6 +63,12 @@ pub(super) struct Ledger {
     pub(super) calls: BTreeMap<String, TurnRecord>,
     pub(super) requests: BTreeMap<String, RequestRecord>,
     pub(super) generation: u32,
+    /// The directory that each session was created in, by the generation and its id: programs name it by the stored session.
+    pub(super) directories: BTreeMap<(u32, String), String>,
+    /// The program that owns each stored session.
+    pub(super) owners: BTreeMap<String, String>,
+    /// For each load, whether its program owned the stored session when the agent loaded it.
+    pub(super) loads: Vec<bool>,
     /// The first event that each stream can bring to this client.
     pub(super) floors: BTreeMap<StreamKey, usize>,
     /// Streams of which an event was sent whole.

@@ -15,7 +15,9 @@ mod plan;
 pub(crate) mod random;
 mod run;
 mod server;
+mod stored;
 mod world;
 
 pub use plan::Model;
 pub use run::{Report, run};
+pub use stored::{NetworkFaults, run_stored};

@@ -28,6 +28,8 @@ use super::{
     world::World,
 };
 
+/// The header that names the program which sent a request, where there are several.
+pub(super) const PROGRAM: &str = "x-program";
 /// How often a server sends a comment on a stream without events.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a stream that stalls is silent before it ends.
@@ -185,11 +187,12 @@ struct Pump {
 
 impl Pump {
     async fn run(mut self) {
-        let mut changes = self.network.server.changes();
+        let changes = self.network.server.changes();
         let mut swapped = None;
         let mut last_sent = Instant::now();
         while !self.sender.is_closed() {
-            changes.mark_unchanged();
+            let mut changed = std::pin::pin!(changes.notified());
+            changed.as_mut().enable();
             let next = match swapped.take() {
                 Some(event) => event,
                 None => self.network.server.next(&mut self.cursor),
@@ -197,14 +200,14 @@ impl Pump {
             match next {
                 Next::Gone => break,
                 Next::Nothing => {
-                    let changed = async {
+                    let woken = async {
                         tokio::select! {
                             biased;
                             () = self.sender.closed() => {}
-                            _ = changes.changed() => {}
+                            () = changed => {}
                         }
                     };
-                    if tokio::time::timeout_at(last_sent + KEEP_ALIVE, changed).await.is_err() {
+                    if tokio::time::timeout_at(last_sent + KEEP_ALIVE, woken).await.is_err() {
                         last_sent = Instant::now();
                         let _ = self.sender.send(Ok(Bytes::from_static(b": \n\n")));
                     }
@@ -328,7 +331,8 @@ fn headers(request: &Request) -> Headers {
     let names = ["acp-connection-id", "x-acp-connection-id"];
     let connection = names.iter().find_map(|name| request.headers().get(*name)?.to_str().ok());
     let bootstrap = request.url().query().is_some();
-    Headers { connection: connection.map(str::to_owned), bootstrap, accept: false }
+    let program = request.headers().get(PROGRAM).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Headers { connection: connection.map(str::to_owned), bootstrap, program, accept: false }
 }
 
 /// What a message is, without the ids that differ from run to run.

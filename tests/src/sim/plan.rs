@@ -95,6 +95,15 @@ pub(super) struct Faults {
     pub(super) swallow: u64,
 }
 
+/// What an agent does with sessions that it had before it, or its server, restarted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Memory {
+    pub(super) loads: bool,
+    pub(super) resumes: bool,
+    /// Whether it stores its sessions, so that they outlive a restart.
+    pub(super) remembers: bool,
+}
+
 /// Everything that is decided before a run begins.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -121,6 +130,8 @@ pub(super) struct Plan {
     pub(super) latency: u64,
     /// How many bytes may wait for the subscriber.
     pub(super) subscriber: usize,
+    /// What the agent does with sessions that it had before, where several programs share sessions.
+    pub(super) memory: Option<Memory>,
 }
 
 impl Plan {
@@ -176,6 +187,7 @@ impl Plan {
             latency: random.pick(&[0, 3, 20, 200, 600]),
             subscriber: if !calm && random.per_mille(60) { 2000 } else { 64 << 20 },
             calm,
+            memory: None,
         }
     }
 

@@ -129,7 +129,7 @@ async fn handshake(application: &Application) -> bool {
 }
 
 /// Restarts and bursts at random moments.
-async fn chaos(world: Arc<World>, server: Arc<Server>) {
+pub(super) async fn chaos(world: Arc<World>, server: Arc<Server>) {
     let mut random = world.random("chaos");
     let mut left = (world.plan.restarts, world.plan.bursts);
     while left != (0, 0) {

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot},
     time::Instant,
 };
 
@@ -18,7 +18,10 @@ pub(super) use self::{
     sessions::Running,
     streams::{Cursor, Next},
 };
-use self::{sessions::Session, streams::Channel};
+use self::{
+    sessions::{Saved, Session},
+    streams::Channel,
+};
 use super::{ledger::StreamKey, plan::Model, world::World};
 
 /// What a POST is answered with.
@@ -48,6 +51,8 @@ pub(super) struct Caller {
     swallowed: bool,
     /// The connection id that was sent along, or is given.
     connection: Option<String>,
+    /// The program that made it, where there are several.
+    program: Option<String>,
 }
 
 /// What the client sent along with a message.
@@ -55,6 +60,7 @@ pub(super) struct Caller {
 pub(super) struct Headers {
     pub(super) connection: Option<String>,
     pub(super) bootstrap: bool,
+    pub(super) program: Option<String>,
     /// Whether the server accepts the request with 202 and answers on the stream.
     pub(super) accept: bool,
 }
@@ -69,6 +75,8 @@ struct State {
     bootstrapped: bool,
     channels: BTreeMap<StreamKey, Channel>,
     sessions: BTreeMap<String, Session>,
+    /// What the agent has stored of its sessions.
+    disk: BTreeMap<String, Saved>,
     next_session: u32,
     next_request: u32,
     next_slot: u64,
@@ -91,22 +99,22 @@ impl State {
 pub(super) struct Server {
     pub(super) world: Arc<World>,
     state: Mutex<State>,
-    /// Counts changes that readers wait for.
-    changed: watch::Sender<u64>,
+    /// Wakes readers, in the order in which they began to wait.
+    changed: Arc<Notify>,
 }
 
 impl Server {
     pub(super) fn new(world: Arc<World>) -> Arc<Self> {
         let state = State { up: true, ..State::default() };
-        Arc::new(Self { world, state: Mutex::new(state), changed: watch::Sender::new(0) })
+        Arc::new(Self { world, state: Mutex::new(state), changed: Arc::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub(super) fn changes(&self) -> Arc<Notify> {
+        self.changed.clone()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -170,6 +178,13 @@ impl Server {
             ledger.generation += 1;
             state.channels.clear();
             state.sessions.clear();
+            if !self.world.plan.memory.is_some_and(|memory| memory.remembers) {
+                state.disk.clear();
+                if self.world.plan.memory.is_some() {
+                    // The ids are given out again.
+                    state.next_session = 0;
+                }
+            }
             state.orphans.clear();
             state.connections.clear();
             state.bootstrapped = false;
@@ -177,7 +192,7 @@ impl Server {
         drop((state, ledger));
         self.world.note(|| format!("server: stopped {} its memory", if memory { "with" } else { "without" }));
         self.world.disturb();
-        self.changed.send_modify(|count| *count += 1);
+        self.changed.notify_waiters();
     }
 
     pub(super) fn start(&self) {
@@ -224,7 +239,8 @@ impl Server {
         }
         drop(state);
         let connection = headers.connection.clone();
-        let caller = Caller { id, slot, session, incarnation, swallowed: false, connection };
+        let program = headers.program.clone();
+        let caller = Caller { id, slot, session, incarnation, swallowed: false, connection, program };
         self.call(method, &message["params"], caller);
         if waits { Handled::Later(receiver) } else { accepted() }
     }

@@ -1,4 +1,4 @@
-//! A recording as a file: a line about it, a line for each thing that passed, a line for each thing the client told.
+//! The file format of a recording: a header line, one line per message, and one line per client report.
 
 use std::{fs, io, path::Path};
 
@@ -6,25 +6,24 @@ use serde_json::{Value, json};
 
 use super::{Entry, Pass};
 
-/// The version of the file's layout.
+/// The version of the file format.
 const VERSION: u64 = 1;
 
-/// What passed between a client and a server in one run, and what the client told of it.
+/// The messages of one run between a client and a server, and what the client reported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capture {
-    /// The server, in words.
+    /// A description of the server.
     pub server: String,
     /// The name of the [scenario](crate::Scenario) that was run.
     pub scenario: String,
-    /// What passed.
+    /// The messages.
     pub entries: Vec<Entry>,
-    /// What the client told the program.
-    pub told: Vec<Value>,
+    /// What the client reported to the application.
+    pub observed: Vec<Value>,
 }
 
 impl Capture {
-    /// Takes names that cannot be guessed, and would let others in, out of everything; and the token, wherever a server
-    /// or an agent may have repeated it.
+    /// Redacts secret names, which would grant access, and the token, wherever a server or an agent repeated them.
     #[must_use]
     pub fn redacted(mut self, token: Option<&str>) -> Self {
         let mut secrets = self.secrets();
@@ -44,11 +43,11 @@ impl Capture {
                 Pass::End => {}
             }
         }
-        self.told.iter_mut().for_each(|told| redact(told, &secrets));
+        self.observed.iter_mut().for_each(|observed| redact(observed, &secrets));
         self
     }
 
-    /// The names that let somebody in: those of endpoints, and the ids of connections.
+    /// Returns the names that grant access: endpoints and connection ids.
     fn secrets(&self) -> Vec<(String, String)> {
         let mut secrets = Vec::new();
         for entry in &self.entries {
@@ -70,21 +69,22 @@ impl Capture {
         secrets
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub fn to_lines(&self) -> String {
         let about = json!({ "capture": VERSION, "server": self.server, "scenario": self.scenario });
-        let told = self.told.iter().map(|told| json!({ "told": told }));
-        let lines = [about].into_iter().chain(self.entries.iter().map(Entry::to_json)).chain(told);
+        let observed = self.observed.iter().map(|observed| json!({ "observed": observed }));
+        let lines = [about].into_iter().chain(self.entries.iter().map(Entry::to_json)).chain(observed);
         lines.map(|line| format!("{line}\n")).collect()
     }
 
     /// Reads a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no capture.
+    /// If the file cannot be read or is not a capture.
     pub fn read(path: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path)?;
-        Self::from_lines(&text).ok_or_else(|| io::Error::other(format!("{} is no capture", path.display())))
+        Self::from_lines(&text)
+            .ok_or_else(|| io::Error::other(format!("{} is not a capture", path.display())))
     }
 
     fn from_lines(text: &str) -> Option<Self> {
@@ -98,12 +98,12 @@ impl Capture {
             server: word("server")?,
             scenario: word("scenario")?,
             entries: Vec::new(),
-            told: Vec::new(),
+            observed: Vec::new(),
         };
         for line in lines {
             let line = line.ok()?;
-            match line.get("told") {
-                Some(told) => capture.told.push(told.clone()),
+            match line.get("observed") {
+                Some(observed) => capture.observed.push(observed.clone()),
                 None => capture.entries.push(Entry::from_json(&line)?),
             }
         }
@@ -111,7 +111,7 @@ impl Capture {
     }
 }
 
-/// A path in which whatever is too long to be guessed is replaced.
+/// Replaces the secret segments of a path. Segments that are too long to be guessed count as secret.
 pub(super) fn without_secrets(path: &str) -> String {
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
     let segments: Vec<String> = path.split('/').map(without_secret).collect();
@@ -125,7 +125,7 @@ fn without_secret(segment: &str) -> String {
     if segment.len() - named.len() >= SECRET { format!("{named}ID") } else { segment.to_owned() }
 }
 
-/// Replaces secrets wherever they stand.
+/// Replaces secrets in all strings and keys.
 fn redact(value: &mut Value, secrets: &[(String, String)]) {
     match value {
         Value::String(text) => {
@@ -154,13 +154,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_is_read_as_it_was_written() {
+    fn a_capture_round_trips() {
         let pass = Pass::Event { id: Some("1".into()), message: json!({ "a": 1 }) };
         let capture = Capture {
             server: "a server".into(),
             scenario: "turn".into(),
             entries: vec![Entry { ms: 1, request: 2, pass }],
-            told: vec![json!("something")],
+            observed: vec![json!("something")],
         };
         assert_eq!(Capture::from_lines(&capture.to_lines()), Some(capture));
         assert_eq!(Capture::from_lines("{\"capture\":2}"), None);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_guessed_are_taken_out_everywhere() {
+    fn secret_names_are_redacted_everywhere() {
         let secret = "0123456789abcdef0123456789abcdef";
         assert_eq!(without_secrets("/v1/acp/cafe?agent=mock"), "/v1/acp/cafe?agent=mock");
         let headers = json!({ "acp-connection-id": "of-a-connection" }).as_object().cloned().unwrap();
@@ -190,8 +190,8 @@ mod tests {
         ];
         let entries = passes.into_iter().map(|pass| Entry { ms: 0, request: 1, pass }).collect();
         let capture =
-            Capture { server: "s".into(), scenario: "turn".into(), entries, told: vec![json!(secret)] };
-        let text = Capture { told: vec![json!(format!("sdk-{secret}"))], ..capture }
+            Capture { server: "s".into(), scenario: "turn".into(), entries, observed: vec![json!(secret)] };
+        let text = Capture { observed: vec![json!(format!("sdk-{secret}"))], ..capture }
             .redacted(Some("hush-hush"))
             .to_lines();
         assert!(

@@ -2,18 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-/// Something that passed between a client and a server.
+/// A message between a client and a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Milliseconds since the recording began.
     pub ms: u64,
-    /// Which HTTP request it belongs to, counted from 1.
+    /// The number of its HTTP request, from 1.
     pub request: u64,
-    /// What passed.
+    /// The message.
     pub pass: Pass,
 }
 
-/// What passed.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pass {
     /// The client sent a request.
@@ -22,16 +22,16 @@ pub enum Pass {
         verb: String,
         /// The path with its query.
         path: String,
-        /// The headers that mean something to the protocol.
+        /// The headers that the protocol uses.
         headers: Map<String, Value>,
         /// The body.
         message: Value,
     },
-    /// The server answered with this status, and with this body unless events follow.
+    /// The server sent a response with this status. The body is absent if events follow.
     Response {
         /// The status.
         status: u16,
-        /// The headers that mean something to the protocol.
+        /// The headers that the protocol uses.
         headers: Map<String, Value>,
         /// The body.
         message: Value,
@@ -48,7 +48,7 @@ pub enum Pass {
 }
 
 impl Entry {
-    /// The entry as a line of JSON, without its end.
+    /// Returns the entry as JSON.
     pub fn to_json(&self) -> Value {
         let mut line = json!({ "ms": self.ms, "request": self.request });
         let more = match &self.pass {
@@ -67,7 +67,7 @@ impl Entry {
         line
     }
 
-    /// Reads what [`Entry::to_json`] wrote; `None` for anything else.
+    /// Parses the output of [`Entry::to_json`]; `None` for anything else.
     pub fn from_json(line: &Value) -> Option<Self> {
         let headers = || line["headers"].as_object().cloned();
         let message = || line["message"].clone();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn an_entry_round_trips() {
         let headers = json!({ "accept": "text/event-stream" }).as_object().cloned().unwrap();
         let message = json!({ "id": 1 });
         for pass in [

@@ -1,6 +1,6 @@
-//! Events out of the bytes of a stream, for recording: the line ends of the servers at hand are line feeds.
+//! Decodes the events of a stream for a recording. Supports line feeds only, which all tested servers send.
 
-/// Collects lines until an event is whole.
+/// Collects lines until an event is complete.
 #[derive(Debug, Default)]
 pub(super) struct EventLines {
     line: Vec<u8>,
@@ -9,7 +9,7 @@ pub(super) struct EventLines {
 }
 
 impl EventLines {
-    /// Takes bytes as they came and gives the events that became whole: their ids and data.
+    /// Adds bytes and returns the ids and data of the completed events.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<(Option<String>, String)> {
         let mut events = Vec::new();
         let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
@@ -38,7 +38,7 @@ impl EventLines {
                 data.push_str(value);
             }
             ("data", data) => *data = Some(value.to_owned()),
-            // Comments and other fields say nothing that a replay needs.
+            // A replay needs neither comments nor other fields.
             _ => {}
         }
         None

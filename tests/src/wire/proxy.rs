@@ -27,10 +27,10 @@ use super::{
 };
 use crate::within;
 
-/// The largest request that passes.
+/// The size limit of a request.
 const REQUEST_BYTES: usize = 32 << 20;
 
-/// Passes everything on, both ways, and can hold back the events of the server.
+/// Forwards everything in both directions, and can hold back the events of the server.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -44,25 +44,25 @@ struct Shared {
     http: reqwest::Client,
     recorder: Option<Recorder>,
     requests: AtomicU64,
-    /// Whether events pass.
+    /// Whether events are forwarded.
     open: watch::Sender<bool>,
-    /// The method of the POST that was answered last, and how many were.
+    /// The number of POSTs that got a response, and the method of the last one.
     answered: watch::Sender<(u64, String)>,
 }
 
 impl Proxy {
-    /// Starts a proxy before the server at this URL.
+    /// Starts a proxy for the server at this URL.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// If there is no free port.
     pub async fn start(upstream: impl Into<String>) -> Self {
         Self::before(upstream.into(), None).await
     }
 
-    /// Starts one that records what passes.
+    /// Starts a proxy that records messages.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// If there is no free port.
     pub async fn recording(upstream: impl Into<String>) -> Self {
         Self::before(upstream.into(), Some(Recorder::default())).await
     }
@@ -84,18 +84,17 @@ impl Proxy {
         Self { address, shared, _serving: serving }
     }
 
-    /// Where clients find it.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What has passed so far, if it is recorded.
+    /// Returns the recorder, if this proxy records.
     pub fn recorder(&self) -> Option<&Recorder> {
         self.shared.recorder.as_ref()
     }
 
-    /// The statuses with which the POSTs of this method were answered, in the order of the POSTs; `None` where no answer
-    /// has come. Nothing, unless it is recorded.
+    /// Returns the response statuses of the recorded POSTs with this method, in order; `None` without a response.
     pub fn statuses(&self, method: &str) -> Vec<Option<u16>> {
         let entries = self.recorder().map(|recorder| recorder.entries().0).unwrap_or_default();
         let status_of = |number: u64| {
@@ -110,7 +109,7 @@ impl Proxy {
         posts.map(|entry| status_of(entry.request)).collect()
     }
 
-    /// What the client has answered to requests of the agent, in order. Nothing, unless it is recorded.
+    /// Returns the recorded responses of the client to agent requests, in order.
     pub fn answers(&self) -> Vec<Value> {
         let entries = self.recorder().map(|recorder| recorder.entries().0).unwrap_or_default();
         let answers = entries.into_iter().filter_map(|entry| match entry.pass {
@@ -122,7 +121,7 @@ impl Proxy {
         answers.collect()
     }
 
-    /// The path to which the client posts, without its query, once it has. Nothing, unless it is recorded.
+    /// Returns the path of the first recorded POST, without its query.
     pub fn endpoint(&self) -> Option<String> {
         let entries = self.recorder()?.entries().0;
         entries.into_iter().find_map(|entry| match entry.pass {
@@ -133,24 +132,24 @@ impl Proxy {
         })
     }
 
-    /// Holds events back: the server's socket is not read any more.
+    /// Holds back events: the proxy stops reading the server's stream.
     pub fn shut(&self) {
         self.shared.open.send_replace(false);
     }
 
-    /// Lets events pass again.
+    /// Forwards events again.
     pub fn open(&self) {
         self.shared.open.send_replace(true);
     }
 
-    /// Waits until the server has answered a POST of this method.
+    /// Waits until the server has responded to a POST with this method.
     ///
     /// # Panics
-    /// When it takes too long.
+    /// If that times out.
     pub async fn answered(&self, method: &str) {
         let mut answered = self.shared.answered.subscribe();
         let done = answered.wait_for(|(_, last)| last == method);
-        within("an answer of the server", done).await.expect("the proxy is there");
+        within("a response of the server", done).await.expect("the proxy is running");
     }
 }
 
@@ -199,7 +198,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response<B
     answer
 }
 
-/// The events of a stream, while the proxy is open.
+/// Forwards the events of a stream while the proxy is open.
 fn held<E>(
     shared: Arc<Shared>,
     number: u64,
@@ -237,13 +236,13 @@ fn refusal(status: StatusCode) -> Response<Body> {
     answer
 }
 
-/// The JSON-RPC method of a body, if it has one.
+/// Returns the JSON-RPC method of a body; empty without one.
 fn method_of(body: &[u8]) -> String {
     let message: Value = serde_json::from_slice(body).unwrap_or_default();
     message["method"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The headers that are not about the connection itself.
+/// Returns the end-to-end headers.
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     const HOP_BY_HOP: [HeaderName; 4] =
         [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH];

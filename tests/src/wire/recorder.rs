@@ -1,4 +1,4 @@
-//! What is kept of what passes.
+//! Records messages.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -10,19 +10,19 @@ use serde_json::{Map, Value, json};
 
 use super::{Entry, Pass};
 
-/// How many entries a recording holds; what comes after them is counted.
+/// The maximum number of entries. Further ones are only counted.
 const ENTRIES: usize = 20_000;
-/// How much of one message is kept.
+/// The size limit of a recorded message.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// The headers that mean something to the protocol. No other is kept, and so no token is.
+/// The headers that the protocol uses. No others are recorded, so no token is.
 const HEADERS: [&str; 6] =
     ["accept", "content-type", "last-event-id", "acp-connection-id", "x-acp-connection-id", "acp-session-id"];
 
-/// A bounded recording. Nothing that could be used to enter a server gets into it.
+/// A bounded recording without secrets.
 #[derive(Debug)]
 pub struct Recorder {
     begun: Instant,
-    /// Guards what was recorded, and how much was not; held to add an entry.
+    /// Guards the entries and the number of dropped ones; held to add an entry.
     entries: Mutex<(Vec<Entry>, u64)>,
 }
 
@@ -33,7 +33,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Everything so far, and how many entries did not fit.
+    /// Returns all entries so far, and the number of dropped ones.
     pub fn entries(&self) -> (Vec<Entry>, u64) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -49,7 +49,7 @@ impl Recorder {
     }
 }
 
-/// The headers worth keeping.
+/// Returns the headers to record.
 pub(super) fn kept_headers(headers: &HeaderMap) -> Map<String, Value> {
     let kept = HEADERS.iter().filter_map(|name| {
         let value = headers.get(*name)?.to_str().ok()?;
@@ -58,7 +58,8 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Map<String, Value> {
     kept.collect()
 }
 
-/// A body or an event: JSON where it is, `{"text": …}` where it is not, and `{"bytes": n}` where it is too large.
+/// Returns a body or event for the recording: as JSON, as `{"text": …}` if it is not JSON, or as `{"bytes": n}` if
+/// it is too large.
 pub(super) fn kept_message(bytes: &[u8]) -> Value {
     if bytes.is_empty() {
         return Value::Null;
@@ -69,7 +70,7 @@ pub(super) fn kept_message(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| json!({ "text": String::from_utf8_lossy(bytes) }))
 }
 
-/// A path whose query holds no token.
+/// Returns a path without a token in its query.
 pub(super) fn kept_path(path: &str) -> String {
     let Some((path, query)) = path.split_once('?') else { return path.to_owned() };
     let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("access_token=")).collect();
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_and_giants_are_not_kept() {
+    fn secrets_and_large_messages_are_not_recorded() {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer secret".parse().unwrap());
         headers.insert("cookie", "secret".parse().unwrap());
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_is_bounded_and_says_what_it_left_out() {
+    fn a_recording_is_bounded_and_counts_what_it_dropped() {
         let recorder = Recorder::default();
         for _ in 0..ENTRIES + 3 {
             recorder.add(1, Pass::End);

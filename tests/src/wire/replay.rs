@@ -1,4 +1,4 @@
-//! A server that does again what another one did.
+//! A server that replays a capture.
 
 use std::{
     collections::HashMap,
@@ -19,11 +19,10 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use super::{Capture, Entry, Pass, capture::without_secrets};
 
-/// The largest request that is read.
+/// The size limit of a request.
 const REQUEST_BYTES: usize = 32 << 20;
 
-/// Answers as a capture says, in the order in which things passed then: nothing is sent before everything that came
-/// before it has been received or sent.
+/// Replays a capture in its order: a message is sent only after all earlier messages were received or sent.
 #[derive(Debug)]
 pub struct Replay {
     address: SocketAddr,
@@ -34,18 +33,18 @@ pub struct Replay {
 #[derive(Debug)]
 struct Tape {
     entries: Vec<Entry>,
-    /// Guards what has been done; held for a look or a mark.
+    /// Guards the completed entries; held for a lookup or a change.
     done: Mutex<Done>,
-    /// The first entry that is not done yet.
+    /// The index of the first entry that is not completed.
     position: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Done {
     marks: Vec<bool>,
-    /// The ids of this client's requests, by those of the client that was recorded.
+    /// Maps the request ids of the recorded client to those of this client.
     ids: HashMap<String, Value>,
-    /// Requests that nobody made in the recording.
+    /// Requests that are not in the recording.
     unexpected: Vec<String>,
 }
 
@@ -53,7 +52,7 @@ impl Replay {
     /// Starts the server.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// If there is no free port.
     pub async fn start(capture: &Capture) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
@@ -66,17 +65,17 @@ impl Replay {
         Self { address, tape, _serving: serving }
     }
 
-    /// Where it listens.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Requests that were not in the recording.
+    /// Returns the requests that are not in the recording.
     pub fn unexpected(&self) -> Vec<String> {
         self.tape.done().unexpected.clone()
     }
 
-    /// How much of the recording has passed, and how much there is.
+    /// Returns how many entries were replayed, and the total number.
     pub fn progress(&self) -> (usize, usize) {
         (*self.tape.position.borrow(), self.tape.entries.len())
     }
@@ -87,7 +86,7 @@ impl Tape {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the request in the recording; gives the number it had there.
+    /// Finds a request in the recording and returns its number there.
     fn received(&self, key: &str, message: &Value) -> Option<u64> {
         let mut done = self.done();
         let found = self.entries.iter().enumerate().find(|(index, entry)| {
@@ -107,14 +106,14 @@ impl Tape {
         Some(entry.request)
     }
 
-    /// The next entry of a request that the server sent.
+    /// Returns the next message that the server sent for a request.
     fn next_of(&self, request: u64, after: usize) -> Option<(usize, &Entry)> {
         let sent = |entry: &Entry| entry.request == request && !matches!(entry.pass, Pass::Request { .. });
         self.entries.iter().enumerate().skip(after).find(|(_, entry)| sent(entry))
     }
 
     async fn turn_of(&self, index: usize) {
-        // The sender is part of this, so waiting cannot fail.
+        // `self` holds the sender, so waiting cannot fail.
         let _ = self.position.subscribe().wait_for(|position| *position >= index).await;
     }
 
@@ -129,7 +128,7 @@ impl Tape {
         self.position.send_replace(position);
     }
 
-    /// A message as it is sent: what was no JSON as the text it was.
+    /// Returns the text of a message to send. A message that was not JSON becomes its original text.
     fn text_of(&self, message: &Value) -> String {
         match message.as_object().filter(|members| members.len() == 1).and_then(|members| members.get("text"))
         {
@@ -138,7 +137,7 @@ impl Tape {
         }
     }
 
-    /// A message with the ids of the client that is here.
+    /// Replaces the recorded request ids in a message by those of this client.
     fn addressed(&self, message: &Value) -> Value {
         let mut message = message.clone();
         let is_answer = message.get("method").is_none();
@@ -151,7 +150,7 @@ impl Tape {
     }
 }
 
-/// Does what is left of a request in the recording when its client goes away, so that nobody waits for it.
+/// Completes the remaining entries of a request when its client disconnects, so that no other request waits for them.
 struct Leave(Arc<Tape>, u64);
 
 impl Drop for Leave {
@@ -164,7 +163,7 @@ impl Drop for Leave {
     }
 }
 
-/// What makes two requests the same one.
+/// Returns the key that identifies a request.
 fn key(verb: &str, path: &str, message: &Value) -> String {
     let kind = match (message.get("method").and_then(Value::as_str), message.get("id")) {
         (Some(method), _) => method,
@@ -189,7 +188,7 @@ async fn answer(State(tape): State<Arc<Tape>>, request: Request) -> Response<Bod
     let Some((index, Entry { pass: Pass::Response { status, headers, message }, .. })) =
         tape.next_of(number, 0)
     else {
-        // It was never answered.
+        // The recording has no response.
         return std::future::pending().await;
     };
     tape.turn_of(index).await;
@@ -213,7 +212,7 @@ async fn answer(State(tape): State<Arc<Tape>>, request: Request) -> Response<Bod
     answer
 }
 
-/// The events of one request.
+/// Streams the events of one request.
 fn stream(
     tape: Arc<Tape>,
     number: u64,

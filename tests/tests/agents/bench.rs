@@ -86,7 +86,9 @@ impl Bench {
             Face::Mock => {
                 let agent = ProcessAgent::new(home.launcher()).cwd(home.project());
                 let builder = MockServer::builder().agent(cell.agent.name(), agent);
-                Server::Mock(Box::new(builder.default_agent(cell.agent.name()).ring(16_384).start().await))
+                Server::Mock(Box::new(
+                    builder.default_agent(cell.agent.name()).replay_buffer(16_384).start().await,
+                ))
             }
             Face::Released => {
                 let program = binary(&folder(), RELEASED).await.expect("the server was fetched");

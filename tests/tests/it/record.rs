@@ -1,4 +1,4 @@
-//! The program that records, as somebody meets it who uses it for the first time.
+//! The program `record`, as a first-time user sees it.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -7,7 +7,7 @@ use sandbox_agent_sdk::ClientOptions;
 use sdk_tests::{Capture, Replay, Scenario, within};
 use tokio::process::Command;
 
-/// What it ended with and what it said.
+/// The exit code and the output.
 struct Ended {
     code: Option<i32>,
     out: String,
@@ -15,7 +15,7 @@ struct Ended {
 }
 
 async fn record(words: &[&str], token: &str) -> Ended {
-    // The stub agent is found beside the program.
+    // The program looks for the stub agent beside itself.
     assert!(Path::new(super::servers::STUB).exists());
     let mut program = Command::new(env!("CARGO_BIN_EXE_record"));
     program.args(words).env("SANDBOX_AGENT_TOKEN", token).stdin(Stdio::null()).kill_on_drop(true);
@@ -34,7 +34,7 @@ async fn help_names_every_scenario() {
 }
 
 #[tokio::test]
-async fn what_it_does_not_understand_is_said_in_one_line() {
+async fn an_invalid_argument_is_reported_in_one_line() {
     for words in [&["--loud"][..], &["--scenario"], &["--scenario", "dance"], &["turn"], &["--url"]] {
         let ended = record(words, "").await;
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{words:?}");
@@ -44,29 +44,29 @@ async fn what_it_does_not_understand_is_said_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said_in_one_line() {
-    // A port that was free a moment ago, and is nobody's.
+async fn an_unreachable_server_is_reported_in_one_line() {
+    // A port that was free a moment ago, so nothing listens on it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     for url in [url.as_str(), "nonsense"] {
         let ended = record(&["--url", url, "--scenario", "turn"], "").await;
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
-        assert!(ended.err.starts_with(&format!("record: turn: {url} cannot be reached: ")), "{}", ended.err);
+        assert!(ended.err.starts_with(&format!("record: turn: failed to reach {url}: ")), "{}", ended.err);
         assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_is_said_in_one_line() {
+async fn a_rejected_token_is_reported_in_one_line() {
     let server = MockServer::builder().token("right").start().await;
     let ended = record(&["--url", &server.url(), "--scenario", "turn"], "wrong").await;
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
-    assert!(ended.err.starts_with("record: turn: the server refuses the token"), "{}", ended.err);
+    assert!(ended.err.starts_with("record: turn: ") && ended.err.contains("token"), "{}", ended.err);
     assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
 }
 
-/// The agent repeats the token, and the name of its endpoint is one that nobody can guess.
+/// The agent repeats the token, and the name of its endpoint is secret.
 #[tokio::test]
 async fn no_secret_gets_into_a_recording() {
     const TOKEN: &str = "hush-hush-0123456789";
@@ -97,8 +97,8 @@ async fn a_recording_is_not_replaced_by_accident_and_can_be_replayed() {
 
     let capture = Capture::read(&file).expect("a capture");
     let replay = Replay::start(&capture).await;
-    let told = Scenario::Permission.run(ClientOptions::new(replay.url()).agent("mock"));
-    let told = within("the replay", told).await.expect("a connection and a session");
-    assert_eq!(told, capture.told);
+    let observed = Scenario::Permission.run(ClientOptions::new(replay.url()).agent("mock"));
+    let observed = within("the replay", observed).await.expect("a connection and a session");
+    assert_eq!(observed, capture.observed);
     assert_eq!(replay.unexpected(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! What real servers sent, sent again: the client tells the same of it.
+//! Replays captures of real servers: the client must report the same as when they were recorded.
 
 use std::{fs, path::Path};
 
@@ -11,11 +11,11 @@ fn folder() -> std::path::PathBuf {
 
 async fn replayed(name: &str) {
     let capture = Capture::read(&folder().join(name)).expect("a capture");
-    let scenario = Scenario::named(&capture.scenario).expect("a scenario of today");
+    let scenario = Scenario::named(&capture.scenario).expect("a known scenario");
     let replay = Replay::start(&capture).await;
-    let told = within(name, scenario.run(ClientOptions::new(replay.url()).agent("mock"))).await;
-    let told = told.expect("a connection and a session");
-    assert_eq!(told, capture.told, "{name}: {:?}", replay.progress());
+    let observed = within(name, scenario.run(ClientOptions::new(replay.url()).agent("mock"))).await;
+    let observed = observed.expect("a connection and a session");
+    assert_eq!(observed, capture.observed, "{name}: {:?}", replay.progress());
     assert_eq!(replay.unexpected(), Vec::<String>::new(), "{name}");
 }
 
@@ -52,7 +52,7 @@ captures! {
 }
 
 #[tokio::test]
-async fn a_capture_that_says_something_else_is_told_apart() {
+async fn a_capture_with_other_content_is_distinguished() {
     let mut capture = Capture::read(&folder().join("sandbox-agent-0.4.2-turn.jsonl")).expect("a capture");
     for entry in &mut capture.entries {
         if let sdk_tests::Pass::Event { message, .. } = &mut entry.pass
@@ -62,6 +62,7 @@ async fn a_capture_that_says_something_else_is_told_apart() {
         }
     }
     let replay = Replay::start(&capture).await;
-    let told = within("the replay", Scenario::Turn.run(ClientOptions::new(replay.url()).agent("mock"))).await;
-    assert_ne!(told.expect("a connection and a session"), capture.told);
+    let observed =
+        within("the replay", Scenario::Turn.run(ClientOptions::new(replay.url()).agent("mock"))).await;
+    assert_ne!(observed.expect("a connection and a session"), capture.observed);
 }

@@ -1,14 +1,14 @@
 //! The three stores: the conformance suite for each of them, and what each has to do besides.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod answers;
 mod kill;
 mod migrations;
 mod postgres;
 mod shared;
 mod sqlite;
 mod support;
+mod timeouts;
 mod tls;
 
 use std::sync::Arc;

@@ -23,11 +23,11 @@ async fn two_processes_that_write_one_session_never_interleave_or_lose_an_index(
         tokio::task::spawn_blocking(move || {
             let done = Command::new(PROCESS).args([&url, "write", "s", "100", "7"]).output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-            let told = String::from_utf8(done.stdout).unwrap();
-            told.lines().map(|line| line.parse::<u64>().unwrap()).collect::<Vec<_>>()
+            let printed = String::from_utf8(done.stdout).unwrap();
+            printed.lines().map(|line| line.parse::<u64>().unwrap()).collect::<Vec<_>>()
         })
     });
-    let told = futures::future::try_join_all(writers.collect::<Vec<_>>()).await.unwrap();
+    let indexes = futures::future::try_join_all(writers.collect::<Vec<_>>()).await.unwrap();
     let store = PostgresStore::open(&schema.url).await.unwrap();
     let events = all_events(&store, "s").await;
     assert_eq!(events.len(), 2 * 100 * 7);
@@ -36,10 +36,10 @@ async fn two_processes_that_write_one_session_never_interleave_or_lose_an_index(
         let same = |member: &str| batch.iter().all(|event| event.payload[member] == batch[0].payload[member]);
         assert!(same("writer") && same("batch"), "two batches interleave: {batch:?}");
     }
-    let mut told: Vec<u64> = told.concat();
-    told.sort_unstable();
+    let mut indexes: Vec<u64> = indexes.concat();
+    indexes.sort_unstable();
     let expected: Vec<u64> = (1..=200).map(|batch| batch * 7).collect();
-    assert_eq!(told, expected, "each writer was told its own indexes");
+    assert_eq!(indexes, expected, "each writer gets its own indexes");
     store.close().await;
     schema.remove().await;
 }
@@ -75,7 +75,7 @@ async fn migrations_run_once_however_many_open_the_store_at_once() {
 }
 
 #[tokio::test]
-async fn moments_are_the_same_in_every_time_zone() {
+async fn times_are_the_same_in_every_time_zone() {
     let Some(cluster) = Cluster::find().await else { return };
     let schema = cluster.schema().await;
     let zones = ["UTC", "Asia/Kathmandu", "America/St_Johns"];
@@ -96,14 +96,14 @@ async fn moments_are_the_same_in_every_time_zone() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_used_up_says_so_in_time() {
+async fn a_pool_without_a_free_connection_is_a_typed_error_in_time() {
     let Some(cluster) = Cluster::find().await else { return };
     let schema = cluster.schema().await;
     let options =
         PostgresOptions::new(&schema.url).max_connections(1).acquire_timeout(Duration::from_millis(300));
     let store = PostgresStore::open_with(options).await.unwrap();
     create(&store, "s").await;
-    // Somebody else holds the session, so that the only connection waits for it.
+    // Another transaction has locked the session, so that the only connection waits for it.
     let pool = schema.pool().await;
     let mut holder = pool.begin().await.unwrap();
     sqlx::query("SELECT 1 FROM sandbox_agent_sessions WHERE id = 's' FOR UPDATE")
@@ -116,7 +116,7 @@ async fn a_pool_that_is_used_up_says_so_in_time() {
     let error = within("the pool's timeout", store.get("s")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)) && error.is_retryable(), "{error:?}");
     holder.rollback().await.unwrap();
-    assert_eq!(within("the writer goes on", waits).await.unwrap(), [1]);
+    assert_eq!(within("the writer continues", waits).await.unwrap(), [1]);
     store.close().await;
     pool.close().await;
     schema.remove().await;
@@ -136,7 +136,7 @@ async fn a_server_that_goes_away_is_a_typed_error_in_time() {
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
 }
 
-/// How often the tables were read from one end to the other, and how often along an index. Connections tell when they
+/// How often the tables were read from one end to the other, and how often along an index. Connections report it when they
 /// are closed at the latest.
 async fn scans(pool: &sqlx::PgPool) -> (i64, i64) {
     let sums = "SELECT SUM(seq_scan)::bigint, SUM(idx_scan)::bigint FROM pg_stat_user_tables \

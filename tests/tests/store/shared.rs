@@ -11,7 +11,7 @@ use crate::support::{all_events, assert_gap_free};
 
 const PROCESS: &str = env!("CARGO_BIN_EXE_store-process");
 
-/// What a program that uses the store tells on its standard output.
+/// The standard output of a program that uses the store.
 async fn run(store: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(PROCESS);
     command.arg(store).args(arguments);
@@ -23,16 +23,16 @@ async fn run(store: &str, arguments: &[&str]) -> String {
 /// Two programs make and change the same records.
 async fn no_change_is_lost(url: &str, store: &dyn SessionStore) {
     let create: &[&str] = &["create", "s"];
-    let told = futures::future::join_all((0..3).map(|_| run(url, create))).await;
-    let made = told.iter().filter(|told| *told == "created").count();
-    assert_eq!((made, told.iter().filter(|told| *told == "exists").count()), (1, 2), "{told:?}");
+    let printed = futures::future::join_all((0..3).map(|_| run(url, create))).await;
+    let count = |wanted: &str| printed.iter().filter(|printed| *printed == wanted).count();
+    assert_eq!((count("created"), count("exists")), (1, 2), "{printed:?}");
     let change: &[&str] = &["change", "s", "40"];
     futures::future::join_all((0..2).map(|_| run(url, change))).await;
     let record = store.get("s").await.unwrap().unwrap();
     assert_eq!((record.details.metadata.len(), record.revision), (80, 81));
 }
 
-/// A program is killed at any moment of an import.
+/// A program is killed at any time during an import.
 async fn an_import_is_there_whole_or_not_at_all(url: &str, store: &dyn SessionStore) {
     let mut seen = [false, false];
     for round in 0..10u64 {
@@ -42,7 +42,7 @@ async fn an_import_is_there_whole_or_not_at_all(url: &str, store: &dyn SessionSt
         let begun = tokio::task::spawn_blocking(move || lines.next().expect("the store opens").unwrap());
         assert_eq!(begun.await.unwrap(), "importing");
         if round < 9 {
-            // At another place of its work each time.
+            // After another delay each time.
             tokio::time::sleep(Duration::from_millis(round * 7)).await;
             program.kill().unwrap();
         }
@@ -71,15 +71,15 @@ async fn nothing_is_there_twice(url: &str, store: &dyn SessionStore) {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let told = BufReader::new(program.stdout.take().unwrap()).lines();
-            let told: Vec<u64> =
-                told.take(1 + round * 6).map(|line| line.unwrap().parse().unwrap()).collect();
+            let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+            let indexes: Vec<u64> =
+                lines.take(1 + round * 6).map(|line| line.unwrap().parse().unwrap()).collect();
             program.kill().unwrap();
             program.wait().unwrap();
-            told
+            indexes
         });
         let expected: Vec<u64> = (1..=1 + round as u64 * 6).map(|batch| batch * 7).collect();
-        assert_eq!(killed.await.unwrap(), expected, "what is there already keeps its index");
+        assert_eq!(killed.await.unwrap(), expected, "an event that is stored keeps its index");
     }
     run(url, &["repeat", "r", "60", "7"]).await;
     let events = all_events(store, "r").await;

@@ -38,10 +38,10 @@ async fn pragma(path: &Path, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_writer_that_is_killed_at_any_moment_loses_nothing_it_was_told_is_kept() {
+async fn a_writer_that_is_killed_at_any_time_loses_nothing_that_was_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
-    let mut told = 0;
+    let mut acknowledged = 0;
     for round in 0..12u64 {
         let path = path.clone();
         // Blocking, so that the kill follows the line without anything in between.
@@ -59,17 +59,21 @@ async fn a_writer_that_is_killed_at_any_moment_loses_nothing_it_was_told_is_kept
             }
             writer.kill().unwrap();
             writer.wait().unwrap();
-            // What it told before it died counts as well.
+            // What it acknowledged before it was killed counts as well.
             lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).fold(last, u64::max)
         });
         let last = last.await.unwrap();
-        assert!(last > told, "the writer goes on where the one before was killed");
-        told = last;
+        assert!(last > acknowledged, "the writer continues where the one before was killed");
+        acknowledged = last;
     }
     let store = SqliteStore::open(&path).await.unwrap();
     let events = all_events(&store, "s").await;
     assert_gap_free(&events);
-    assert!(events.len() as u64 >= told, "{} events are there, and {told} were acknowledged", events.len());
+    assert!(
+        events.len() as u64 >= acknowledged,
+        "{} events are stored, and {acknowledged} were acknowledged",
+        events.len()
+    );
     assert_eq!(store.get("s").await.unwrap().unwrap().last_index, events.len() as u64);
     // A batch is there whole or not at all.
     assert_eq!(events.len() % 5, 0);
@@ -102,7 +106,7 @@ async fn processes_and_tasks_that_open_and_write_at_once_share_the_file() {
     let events = all_events(&store, "s").await;
     assert_eq!(events.len(), 4 * 20 * 3);
     assert_gap_free(&events);
-    // Nobody came between the events of a batch.
+    // The events of a batch follow one another.
     for batch in events.chunks(3) {
         assert!(batch.iter().all(|event| event.payload["batch"] == batch[0].payload["batch"]));
         assert!(batch.iter().all(|event| event.payload["writer"] == batch[0].payload["writer"]));
@@ -127,7 +131,7 @@ async fn a_file_of_a_newer_version_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_to_says_so() {
+async fn a_file_that_cannot_be_written_is_a_typed_error() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
@@ -135,7 +139,7 @@ async fn what_cannot_be_written_to_says_so() {
     let set = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // Root may write everywhere, so another process tries as somebody who may not.
+    // Root may write everywhere, so a process of another user tries.
     let program = directory.path().join("store-process");
     std::fs::copy(PROCESS, &program).unwrap();
     set(&program, 0o755);
@@ -148,7 +152,7 @@ async fn what_cannot_be_written_to_says_so() {
             .output();
         let output = match output {
             Ok(output) if output.status.success() => output,
-            // Without the right to become somebody else, the tests are somebody else.
+            // Without the right to change users, the tests run as a user who may not write.
             _ => Command::new(&program).args([&store, "open"]).output().unwrap(),
         };
         String::from_utf8(output.stdout).unwrap()
@@ -156,18 +160,18 @@ async fn what_cannot_be_written_to_says_so() {
     // A file, in a directory, that are read-only.
     set(&path, 0o444);
     set(directory.path(), 0o555);
-    let told = open(&path);
-    assert!(told.starts_with("ReadOnly"), "{told}");
+    let printed = open(&path);
+    assert!(printed.starts_with("ReadOnly"), "{printed}");
     // No file, in a directory that is read-only.
-    let told = open(&directory.path().join("new.db"));
-    assert!(told.starts_with("ReadOnly"), "{told}");
+    let printed = open(&directory.path().join("new.db"));
+    assert!(printed.starts_with("ReadOnly"), "{printed}");
     set(directory.path(), 0o755);
-    let told = open(&directory.path().join("missing/new.db"));
-    assert!(told.starts_with("Unavailable"), "{told}");
+    let printed = open(&directory.path().join("missing/new.db"));
+    assert!(printed.starts_with("Unavailable"), "{printed}");
 }
 
 #[tokio::test]
-async fn what_is_no_database_says_so() {
+async fn a_file_that_is_not_a_database_is_a_typed_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("letter.txt");
     std::fs::write(&path, "Dear reader, ".repeat(1000)).unwrap();
@@ -180,7 +184,7 @@ async fn what_is_no_database_says_so() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_spoilt_hides_nothing_else() {
+async fn a_damaged_record_or_event_hides_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sessions.db");
     let store = SqliteStore::open(&path).await.unwrap();
@@ -228,7 +232,7 @@ async fn what_somebody_else_spoilt_hides_nothing_else() {
         assert_eq!(event.kind, StoredEventKind::Unreadable);
         assert_eq!(event.payload, serde_json::json!({"kind": kind, "text": text}));
     }
-    // What is spoilt can be deleted, and what happens next is kept.
+    // A damaged record can be deleted, and later events are stored.
     assert!(store.delete("b").await.unwrap());
     assert_eq!(append(&store, "a", [event(6, 6)]).await.unwrap(), [6]);
     let error = store.acquire("d", Acquire::by("p")).await.unwrap_err();
@@ -309,7 +313,7 @@ async fn a_store_that_other_users_could_read_is_made_private_unless_it_is_shared
     assert!(store.get("s").await.unwrap().is_some());
     store.close().await;
     shared.close().await;
-    // A file that is no store is left alone.
+    // A file that is not a store is left alone.
     let letter = directory.path().join("letter.txt");
     std::fs::write(&letter, "Dear reader, ".repeat(1000)).unwrap();
     std::fs::set_permissions(&letter, std::fs::Permissions::from_mode(0o644)).unwrap();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// How keys are made.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
-/// Somebody who makes certificates.
+/// A certificate authority.
 struct Authority {
     directory: TempDir,
 }
@@ -66,7 +66,7 @@ async fn opens(options: PostgresOptions) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_used_when_it_is_asked_for_and_certificates_are_checked() {
+async fn tls_is_used_as_the_mode_says_and_certificates_are_verified() {
     let Some(authority) = Authority::new() else { return };
     let Some(cluster) = authority.server("DNS:localhost,IP:127.0.0.1").await else { return };
     let trusted = authority.certificate();
@@ -79,7 +79,7 @@ async fn tls_is_used_when_it_is_asked_for_and_certificates_are_checked() {
     ] {
         opens(good).await;
     }
-    // A certificate of nobody's whom the platform trusts is refused.
+    // A certificate of an authority that the platform does not trust is refused.
     for tls in [PostgresTls::VerifyFull, PostgresTls::VerifyAuthority] {
         let refused = PostgresStore::open_with(options(&cluster, tls)).await;
         assert!(refused.is_err(), "a certificate of its own making was trusted");

@@ -17,7 +17,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    options::{Options, TakesUp},
+    options::{Options, Reopen},
     peer::Peer,
     session::Sessions,
     step::Step,
@@ -142,12 +142,12 @@ impl Stub {
     fn respond(&self, method: &str, id: &Value, params: &Value) {
         let session = params["sessionId"].as_str().unwrap_or_default();
         let result = match method {
-            "initialize" => initialized(params, self.options.takes_up),
+            "initialize" => initialized(params, self.options.reopen),
             "session/new" => self.created(params, None),
             "session/fork" => self.created(params, Some(session)),
             "session/load" | "session/resume" => {
                 let loads = method == "session/load";
-                if !(if loads { self.options.takes_up.loads() } else { self.options.takes_up.resumes() }) {
+                if !(if loads { self.options.reopen.loads() } else { self.options.reopen.resumes() }) {
                     return self.peer.refuse(id, -32601, "method not found");
                 }
                 let Some(history) = self.sessions.open(session, &params["cwd"]) else {
@@ -193,9 +193,9 @@ impl Stub {
     }
 }
 
-fn initialized(params: &Value, takes_up: TakesUp) -> Value {
+fn initialized(params: &Value, reopen: Reopen) -> Value {
     let mut abilities = json!({ "list": {}, "fork": {}, "close": {}, "delete": {} });
-    if takes_up.resumes() {
+    if reopen.resumes() {
         abilities["resume"] = json!({});
     }
     let version = params["protocolVersion"].as_u64().map_or(1, |version| version.min(1));
@@ -203,7 +203,7 @@ fn initialized(params: &Value, takes_up: TakesUp) -> Value {
         "protocolVersion": version,
         "agentInfo": { "name": "stub-agent", "version": env!("CARGO_PKG_VERSION") },
         "agentCapabilities": {
-            "loadSession": takes_up.loads(),
+            "loadSession": reopen.loads(),
             "promptCapabilities": { "image": false, "audio": false, "embeddedContext": false },
             "sessionCapabilities": abilities,
         },

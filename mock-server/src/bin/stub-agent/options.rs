@@ -6,7 +6,7 @@ use crate::step::Step;
 
 /// How sessions of an earlier process can be reopened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum TakesUp {
+pub(crate) enum Reopen {
     #[default]
     Both,
     Resume,
@@ -14,7 +14,7 @@ pub(crate) enum TakesUp {
     Neither,
 }
 
-impl TakesUp {
+impl Reopen {
     fn parse(word: &str) -> Option<Self> {
         match word {
             "both" => Some(Self::Both),
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     on: HashMap<String, Vec<Step>>,
     pub(crate) ignore_eof: bool,
     pub(crate) ignore_sigterm: bool,
-    pub(crate) takes_up: TakesUp,
+    pub(crate) reopen: Reopen,
     /// The folder that stores the history for later processes.
     pub(crate) memory: Option<PathBuf>,
 }
@@ -57,10 +57,10 @@ impl Options {
                 "--help" | "-h" => return Ok(None),
                 "--ignore-eof" => options.ignore_eof = true,
                 "--ignore-sigterm" => options.ignore_sigterm = true,
-                "--takes-up" => {
-                    let word = args.next().ok_or("--takes-up needs a value")?;
-                    options.takes_up =
-                        TakesUp::parse(&word).ok_or(format!("{word:?} is not a value of --takes-up"))?;
+                "--reopen" => {
+                    let word = args.next().ok_or("--reopen needs a value")?;
+                    options.reopen =
+                        Reopen::parse(&word).ok_or(format!("{word:?} is not a value of --reopen"))?;
                 }
                 "--memory" => {
                     options.memory = Some(args.next().ok_or("--memory needs a folder")?.into());
@@ -111,10 +111,10 @@ mod tests {
         let ways =
             [("both", true, true), ("resume", true, false), ("load", false, true), ("neither", false, false)];
         for (word, resumes, loads) in ways {
-            let takes_up = parse(&["--takes-up", word]).unwrap().unwrap().takes_up;
-            assert_eq!((takes_up.resumes(), takes_up.loads()), (resumes, loads), "{word}");
+            let reopen = parse(&["--reopen", word]).unwrap().unwrap().reopen;
+            assert_eq!((reopen.resumes(), reopen.loads()), (resumes, loads), "{word}");
         }
-        assert_eq!(parse(&[]).unwrap().unwrap().takes_up, TakesUp::Both);
+        assert_eq!(parse(&[]).unwrap().unwrap().reopen, Reopen::Both);
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             &["--at-start", "dance"],
             &["--on", "x"],
             &["--loud"],
-            &["--takes-up", "x"],
+            &["--reopen", "x"],
             &["--memory"],
         ] {
             assert!(parse(args).is_err(), "{args:?}");

@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_look_like_the_released_servers() {
+    fn times_have_the_format_of_the_released_server() {
         let time = UNIX_EPOCH + Duration::new(1_794_790_832, 378_902_225);
         assert_eq!(rfc3339(time).unwrap(), "2026-11-16T01:00:32.378902225+00:00");
         assert_eq!(rfc3339(UNIX_EPOCH).unwrap(), "1970-01-01T00:00:00.000000000+00:00");
     }
 
     #[test]
-    fn times_outside_of_the_format_are_left_out() {
+    fn times_that_the_format_cannot_represent_are_omitted() {
         assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(1)), None);
         assert_eq!(rfc3339(UNIX_EPOCH + YEAR_10000), None);
         assert!(rfc3339(UNIX_EPOCH + YEAR_10000 - Duration::from_secs(1)).unwrap().starts_with("9999-12-31"));

@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_do_not_climb_and_no_path_has_a_nul() {
+    fn relative_paths_cannot_leave_the_root_and_no_path_has_a_nul() {
         for raw in ["..", "../x", "a/../../x", "a/..", "a\0b", "/\0"] {
             assert!(VirtualPath::parse(raw).is_err(), "{raw:?}");
         }
     }
 
     #[test]
-    fn joined_paths_neither_climb_nor_start_over() {
+    fn joined_paths_cannot_be_parent_or_absolute_paths() {
         let base = VirtualPath::parse("/up/").unwrap();
         let below = base.join(Path::new("./sub/./two")).unwrap();
         assert_eq!((below.shown(), below.inner()), ("/up/sub/two", Path::new("./up/sub/two")));

@@ -20,7 +20,7 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     pub(super) fn new(core: &Core, confirmed: bool) -> Self {
-        let log = core.new_log_of(core.config.ring.max(HELD));
+        let log = core.new_log_of(core.config.replay_buffer.max(HELD));
         Self { log, seat: Seat::default(), confirmed }
     }
 

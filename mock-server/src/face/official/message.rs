@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_comes_from_the_header_or_the_parameters_but_not_from_both_differently() {
+    fn header_and_parameters_must_not_name_different_sessions() {
         let scoped = |params: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": params });
         let mut by_header = scoped(json!({ "prompt": [] }));
         assert!(reconcile(&mut by_header, Some("s")).is_ok());

@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_in_words_of_digits_becomes_a_number() {
+    fn a_protocol_version_as_text_becomes_a_number() {
         for (version, expected) in
             [(json!("1"), json!(1)), (json!(1), json!(1)), (json!("new"), json!("new"))]
         {
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_stays_as_it_is() {
+    fn other_messages_are_unchanged() {
         for message in [json!({ "method": "session/new" }), json!({ "method": "x", "params": {} }), json!({})]
         {
             assert_eq!(normal(message.clone()), message);

@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
+use super::hold::{Fate, Hold};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
 use super::{Class, Weight};
 
@@ -37,7 +38,7 @@ struct State<T> {
 
 #[derive(Debug)]
 enum Item<T> {
-    Given { item: T, class: Class, weight: usize },
+    Given { item: T, class: Class, weight: usize, hold: Option<Hold> },
     Lagged(u64),
 }
 
@@ -54,6 +55,11 @@ impl<T: Weight> Queue<T> {
     }
 
     pub(crate) fn push(&self, item: T) {
+        self.push_held(item, None);
+    }
+
+    /// Adds an item that the reader gets when its hold ends. What follows waits behind it.
+    pub(crate) fn push_held(&self, item: T, hold: Option<Hold>) {
         let mut state = self.lock();
         if state.ended {
             return;
@@ -64,7 +70,7 @@ impl<T: Weight> Queue<T> {
         let mut dropped = None;
         if *bytes == 0 || bytes.saturating_add(weight) <= budget {
             *bytes += weight;
-            state.items.push_back(Item::Given { item, class, weight });
+            state.items.push_back(Item::Given { item, class, weight, hold });
         } else {
             dropped = Some(item);
             state.dropped += 1;
@@ -137,31 +143,74 @@ impl<T: Weight> Queue<T> {
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
-        let mut state = self.lock();
-        match state.items.pop_front()? {
-            Item::Given { item, class, weight } => {
-                state.bytes[class as usize] -= weight;
-                Some(item)
-            }
-            Item::Lagged(count) => Some(T::lagged(count)),
-        }
+        let (item, discarded) = self.lock().pop();
+        // Dropping a request answers it, which is not to happen under the lock.
+        drop(discarded);
+        item
     }
 
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<T>> {
-        if let Some(item) = self.pop() {
-            return Poll::Ready(Some(item));
-        }
-        self.waker.register(context.waker());
-        // An item may have come between the look and the registration, and the end after it.
-        let ended = self.lock().ended;
-        match self.pop() {
-            Some(item) => Poll::Ready(Some(item)),
-            None if ended => Poll::Ready(None),
-            None => Poll::Pending,
+        loop {
+            if let Some(item) = self.pop() {
+                return Poll::Ready(Some(item));
+            }
+            self.waker.register(context.waker());
+            // An item may have come between the look and the registration, and the end after it.
+            let (hold, is_over) = {
+                let state = self.lock();
+                (state.hold().cloned(), state.ended && state.items.is_empty())
+            };
+            match hold {
+                Some(hold) if hold.wake(context.waker()) => return Poll::Pending,
+                Some(_) => continue,
+                None => {}
+            }
+            return match self.pop() {
+                Some(item) => Poll::Ready(Some(item)),
+                None if is_over => Poll::Ready(None),
+                None => Poll::Pending,
+            };
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Weight> State<T> {
+    /// The hold on the first item.
+    fn hold(&self) -> Option<&Hold> {
+        match self.items.front()? {
+            Item::Given { hold, .. } => hold.as_ref(),
+            Item::Lagged(_) => None,
+        }
+    }
+
+    /// Takes the first item, unless it is held. Discarded items before it are counted, and returned to be dropped.
+    fn pop(&mut self) -> (Option<T>, Vec<T>) {
+        let (mut lagged, mut discarded) = (0, Vec::new());
+        loop {
+            let fate = self.hold().map_or(Fate::Released, Hold::fate);
+            if lagged > 0 && fate != Fate::Discarded {
+                return (Some(T::lagged(lagged)), discarded);
+            }
+            if fate == Fate::Held {
+                return (None, discarded);
+            }
+            match self.items.pop_front() {
+                Some(Item::Given { item, class, weight, .. }) => {
+                    self.bytes[class as usize] -= weight;
+                    if fate == Fate::Released {
+                        return (Some(item), discarded);
+                    }
+                    discarded.push(item);
+                    lagged += 1;
+                    self.dropped += 1;
+                }
+                Some(Item::Lagged(count)) => return (Some(T::lagged(count)), discarded),
+                None => return (None, discarded),
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::progress::Progress;
-use crate::client::event::{Queue, Weight};
+use crate::client::event::{Hold, Queue, Weight};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, TrackedSnapshot};
 use crate::client::turn::TurnItem;
@@ -35,7 +35,7 @@ pub(in crate::client) struct SessionHandle(Arc<()>);
 pub(super) struct SessionState {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     /// The events without a reader: before the response that created the session, or between turns.
-    pub(super) unread: VecDeque<Event>,
+    pub(super) unread: VecDeque<(Event, Option<Hold>)>,
     pub(super) unread_bytes: usize,
     /// How many bytes the events took from which its snapshot was learnt, while this client has not named it.
     learned_bytes: usize,
@@ -168,13 +168,13 @@ impl SessionState {
     }
 
     /// Gives an event to the readers of the session. Returns how many readers decide requests, including earlier ones.
-    pub(super) fn push(&mut self, event: &Event, mut deciders: usize) -> usize {
+    pub(super) fn push(&mut self, event: &Event, mut deciders: usize, hold: Option<&Hold>) -> usize {
         self.progress.send_if_modified(|progress| progress.observe(event));
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &self.subscribers {
             let deciding = queue.is_deciding();
             deciders += usize::from(deciding);
-            queue.push(event.copy_for(deciding));
+            queue.push_held(event.copy_for(deciding), hold.cloned());
         }
         let collected = matches!(event, Event::Update(update) if self.collect(update));
         let belongs = match event {
@@ -182,21 +182,25 @@ impl SessionState {
             _ => true,
         };
         match (self.turn.as_ref().filter(|_| belongs), event) {
-            (Some(turn), Event::Update(update)) => turn.push(TurnItem::Update(update.clone())),
+            (Some(turn), Event::Update(update)) => {
+                turn.push_held(TurnItem::Update(update.clone()), hold.cloned());
+            }
             (Some(turn), Event::Permission(_) | Event::Question(_)) if turn.is_deciding() => {
                 // A turn that was not read yet decides only if nothing else does.
                 let decides = turn.is_committed() || deciders == 0;
                 deciders += usize::from(decides);
                 match event.copy_for(decides) {
-                    Event::Permission(request) => turn.push(TurnItem::Permission(request)),
-                    Event::Question(request) => turn.push(TurnItem::Question(request)),
+                    Event::Permission(request) => {
+                        turn.push_held(TurnItem::Permission(request), hold.cloned())
+                    }
+                    Event::Question(request) => turn.push_held(TurnItem::Question(request), hold.cloned()),
                     _ => {}
                 }
             }
             (None, Event::Update(_)) | (_, Event::SessionEnded(_))
                 if self.subscribers.is_empty() && !collected =>
             {
-                self.store(event.clone());
+                self.store(event.clone(), hold.cloned());
             }
             _ => {}
         }
@@ -236,17 +240,17 @@ impl SessionState {
     }
 
     /// Takes the stored events, and how many were dropped before them.
-    pub(super) fn take_unread(&mut self) -> (u64, VecDeque<Event>) {
+    pub(super) fn take_unread(&mut self) -> (u64, VecDeque<(Event, Option<Hold>)>) {
         self.unread_bytes = 0;
         (std::mem::take(&mut self.missed), std::mem::take(&mut self.unread))
     }
 
     /// Stores an event for the next subscriber, within limits.
-    pub(super) fn store(&mut self, event: Event) {
+    pub(super) fn store(&mut self, event: Event, hold: Option<Hold>) {
         self.unread_bytes += event.weight();
-        self.unread.push_back(event);
+        self.unread.push_back((event, hold));
         while self.unread.len() > UNREAD_EVENTS || self.unread_bytes > UNREAD_BYTES {
-            let Some(oldest) = self.unread.pop_front() else { break };
+            let Some((oldest, _)) = self.unread.pop_front() else { break };
             self.unread_bytes -= oldest.weight();
             self.missed += 1;
         }

@@ -1,11 +1,12 @@
 //! The state of all sessions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::session_state::SessionState;
 use super::{EndListener, LogSink};
-use crate::client::event::{Queue, Weight};
+use crate::client::event::{Hold, Queue, Weight};
+use crate::client::maps::HashMap;
 use crate::client::stream::LogEntry;
 use crate::usage::UsageTable;
 use crate::{ConnectionState, Event};
@@ -43,17 +44,29 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Adds an entry to the logs that are read.
-    pub(super) fn log(&mut self, entry: &LogEntry) {
+    /// Adds an entry to the logs that are read. Returns a hold if readers are not to see it yet.
+    pub(super) fn log(&mut self, entry: &LogEntry) -> Option<Hold> {
         self.logs.retain(|log| log.is_read());
-        self.logs.iter().for_each(|log| log.push(entry));
+        self.logs.iter().fold(None, |hold, log| log.push(entry).or(hold))
+    }
+
+    /// The hold on an event of a session that has no entry of its own in a log: it waits for the entries before it.
+    pub(super) fn hold(&self, session: Option<&str>) -> Option<Hold> {
+        let latest = self.logs.iter().find_map(|log| log.latest_hold(session?))?;
+        Some(latest.until_settled())
     }
 
     /// Gives an event to the readers of a session and applies it to its state. Returns how many readers decide requests;
     /// `None` if the session is not known.
-    pub(super) fn deliver(&mut self, id: &str, event: &Event, deciders: usize, now: u64) -> Option<usize> {
+    pub(super) fn deliver(
+        &mut self,
+        id: &str,
+        event: &Event,
+        (deciders, hold): (usize, Option<&Hold>),
+        now: u64,
+    ) -> Option<usize> {
         let session = self.sessions.get_mut(id)?;
-        let deciders = session.push(event, deciders);
+        let deciders = session.push(event, deciders, hold);
         session.learn(event, now);
         match event {
             Event::Update(update) if session.is_named => self.usage.observe(update),

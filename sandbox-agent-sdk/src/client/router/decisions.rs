@@ -130,6 +130,7 @@ impl Fallback for Decisions {
         Box::pin(async move {
             let mut deciding = deciding.unwrap_or_else(|| Box::pin(std::future::pending()));
             let response = tokio::select! {
+                biased;
                 response = &mut decided => response,
                 () = &mut deciding => decided.await,
             };

@@ -114,7 +114,14 @@ impl Driver {
             outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         }
         free.finish(self.request_id.clone(), &outcome);
-        outcome
+        let ended = self.layer.as_mut().map(|layer| layer.get_mut().unwrap_or_else(PoisonError::into_inner));
+        match ended.map(|layer| layer.ended()) {
+            Some(ended) => {
+                let ended = ended.await;
+                outcome.and_then(|outcome| ended.map(|()| outcome))
+            }
+            None => outcome,
+        }
     }
 
     /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.

@@ -182,9 +182,9 @@ impl Desktop {
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         let body = json!({ "text": text, "delayMs": delay_ms });
         // The server responds after it has pressed and released all keys.
-        let limit = self.http.timeouts().answer + delay.saturating_mul(keys).saturating_mul(2);
+        let limit = self.http.timeouts().response + delay.saturating_mul(keys).saturating_mul(2);
         let call = Call::new("type text", Method::POST, Route::new("/v1/desktop/keyboard/type"));
-        self.http.done(call.answered_within(Some(limit)).json(&body))
+        self.http.done(call.response_timeout(Some(limit)).json(&body))
     }
 
     /// Presses and releases a key (`Return`, `a`, `F5`) or a combination (`ctrl+a`). Uses X key names.
@@ -285,7 +285,7 @@ impl Desktop {
     async fn set_selection(&self, text: &str, selection: Selection) -> Result<(), Error> {
         let body = json!({ "text": text, "selection": selection });
         let call = Call::new("set clipboard", Method::POST, Route::new("/v1/desktop/clipboard"));
-        match self.http.done(call.answered_within(Some(CLIPBOARD_WITHIN)).json(&body)).await {
+        match self.http.done(call.response_timeout(Some(CLIPBOARD_WITHIN)).json(&body)).await {
             Err(error) if error.is_timeout() => {
                 if self.clipboard(selection).await?.text == text {
                     Ok(())

@@ -29,9 +29,9 @@ impl Desktop {
 
     /// Stops the running recording and returns it.
     pub fn stop_recording(&self) -> BoxFuture<'static, Result<Recording, Error>> {
-        let limit = self.http.timeouts().answer + FINISH_WITHIN;
+        let limit = self.http.timeouts().response + FINISH_WITHIN;
         let route = Route::new("/v1/desktop/recording/stop");
-        self.http.value(Ok(Call::new("stop recording", Method::POST, route).answered_within(Some(limit))))
+        self.http.value(Ok(Call::new("stop recording", Method::POST, route).response_timeout(Some(limit))))
     }
 
     /// Lists all recordings.

@@ -104,11 +104,11 @@ impl Processes {
     ///
     /// # Errors
     /// [`Error::Timeout`] if no response arrives within the command's timeout (300 s by default) plus
-    /// [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer). The command may have run.
+    /// [`ControlTimeouts::response`](crate::control::ControlTimeouts::response). The command may have run.
     pub fn run(&self, command: RunProcess) -> BoxFuture<'static, Result<RunOutput, Error>> {
-        let limit = command.timeout.unwrap_or(LONGEST_RUN) + self.http.timeouts().answer;
+        let limit = command.timeout.unwrap_or(LONGEST_RUN) + self.http.timeouts().response;
         let call = Call::new("run process", Method::POST, Route::new("/v1/processes/run"));
-        self.http.value(call.answered_within(Some(limit)).json(&command))
+        self.http.value(call.response_timeout(Some(limit)).json(&command))
     }
 
     /// Starts a process and returns immediately.
@@ -171,11 +171,11 @@ impl Processes {
         verb: &str,
         wait: Duration,
     ) -> BoxFuture<'static, Result<ProcessInfo, Error>> {
-        let limit = wait + self.http.timeouts().answer;
+        let limit = wait + self.http.timeouts().response;
         let wait = wait.as_millis().to_string();
         let route =
             process(id).and_then(|route| route.segment(verb)).map(|route| route.query("waitMs", &wait));
-        self.http.value(route.map(|route| Call::new(what, Method::POST, route).answered_within(Some(limit))))
+        self.http.value(route.map(|route| Call::new(what, Method::POST, route).response_timeout(Some(limit))))
     }
 
     /// Deletes the record of an exited process and its output.
@@ -233,7 +233,7 @@ impl Processes {
     ///
     /// The next chunk is sent after the previous one was written: a process that does not read its input
     /// applies backpressure. A request that takes longer than
-    /// [`ControlTimeouts::answer`](crate::control::ControlTimeouts::answer) fails. After a failure, part of
+    /// [`ControlTimeouts::response`](crate::control::ControlTimeouts::response) fails. After a failure, part of
     /// the input may have been written.
     pub fn send_input_stream(
         &self,
@@ -258,9 +258,10 @@ impl Processes {
         })
     }
 
-    /// Ends the input of a process in a terminal by sending the end-of-transmission character (Ctrl-D).
+    /// Ends the input of a process in a terminal.
     ///
-    /// A program that reads lines treats it as the end of input at the beginning of a line.
+    /// Sends the end-of-transmission character (Ctrl-D). A program that reads lines treats it as the end of input at
+    /// the beginning of a line.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a process without a terminal: no released server can close a pipe.

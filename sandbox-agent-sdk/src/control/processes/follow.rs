@@ -389,7 +389,7 @@ fn ended() -> Error {
 fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unreachable(_) | Error::ConnectionLost { .. } | Error::Timeout(_) => true,
-        Error::Http(answer) => matches!(answer.status, 429 | 502 | 503 | 504),
+        Error::Http(response) => matches!(response.status, 429 | 502 | 503 | 504),
         _ => false,
     }
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{Feed, Mailbox};
 use crate::client::{Hub, LogSink as _};
 use crate::event::Origin;
+use crate::sessions::Durability;
 use crate::sessions::inbox::{Inbox, Item};
 use crate::stream::{LogEntry, StreamPosition};
 use crate::{Event, Update};
@@ -13,7 +14,7 @@ use crate::{Event, Update};
 fn feed(capacity: usize) -> (Arc<Feed>, Mailbox) {
     let hub = Hub::new(1 << 20);
     hub.set_numbered(true);
-    (Feed::attached(&hub, 3), Arc::new(Inbox::new(capacity, 1 << 20)))
+    (Feed::attached(&hub, Durability::Background, 3), Arc::new(Inbox::new(capacity, 1 << 20)))
 }
 
 fn push(feed: &Feed, session: &str, offset: u64) {

@@ -23,9 +23,9 @@ open_enum! {
         TurnEnded = "turn_ended",
         /// The agent, and the session with it, ended: a termination.
         Ended = "ended",
-        /// The agent requests a permission, as it came. Open until it is closed.
+        /// The agent requests a permission, as it was received. Open until it is closed.
         Permission = "permission",
-        /// The agent asks a question, as it came. Open until it is closed.
+        /// The agent asks a question, as it was received. Open until it is closed.
         Question = "question",
         /// Another agent request: `{"method": text, "params": value}`. Open until it is closed.
         AgentRequest = "agent_request",
@@ -175,20 +175,6 @@ impl NewEvent {
         }
     }
 
-    /// Sets the turn.
-    #[must_use]
-    pub fn turn_id(mut self, turn_id: impl Into<String>) -> Self {
-        self.turn_id = Some(turn_id.into());
-        self
-    }
-
-    /// Sets the JSON-RPC id.
-    #[must_use]
-    pub fn rpc_id(mut self, rpc_id: impl Into<String>) -> Self {
-        self.rpc_id = Some(rpc_id.into());
-        self
-    }
-
     /// Whether it is open until another event closes it. For implementors of stores.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -228,12 +214,21 @@ impl NewEvent {
     }
 }
 
+setters! { NewEvent:
+    /// Sets the turn.
+    #[must_use]
+    turn_id(turn_id: impl Into<String>) => turn_id = Some(turn_id.into());
+    /// Sets the JSON-RPC id.
+    #[must_use]
+    rpc_id(rpc_id: impl Into<String>) => rpc_id = Some(rpc_id.into());
+}
+
 /// A stored event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct StoredEvent {
-    /// Its place in the session: 1, 2, 3 and so on, without holes.
+    /// Its index in the session: 1, 2, 3 and so on, without holes.
     pub index: u64,
     /// Its idempotency key.
     #[serde(flatten)]
@@ -300,7 +295,7 @@ impl StoredEvent {
         }
     }
 
-    /// The event without its place, to be stored elsewhere.
+    /// The event without its index, to be stored elsewhere.
     #[must_use]
     pub fn into_new(self) -> NewEvent {
         let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;

@@ -264,12 +264,8 @@ impl SessionStore for MemoryStore {
 
     fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
         self.with(|state| {
-            let (record, ()) = state.end_ownership(id, |record, scanned_to| {
-                fence.check(id, record.fence())?;
-                record.end_ownership(scanned_to);
-                Ok(())
-            })?;
-            Ok(record)
+            let ended = state.end_ownership(id, |record, scanned_to| fence.release(record, scanned_to));
+            ended.map(|(record, ())| record)
         })
     }
 
@@ -301,9 +297,9 @@ impl SessionStore for MemoryStore {
             query.check()?;
             let records = state.sessions.values().map(|stored| &stored.record);
             let matching = records.filter(|record| {
-                let place = (record.created_at, record.id.as_str());
+                let key = (record.created_at, record.id.as_str());
                 query.matches(record)
-                    && query.cursor.as_ref().is_none_or(|cursor| place < (cursor.at, cursor.id.as_str()))
+                    && query.cursor.as_ref().is_none_or(|cursor| key < (cursor.at, cursor.id.as_str()))
             });
             Ok(page(matching, |record| record.created_at, EventOrder::NewestFirst, query.page_size()))
         })
@@ -321,10 +317,10 @@ impl SessionStore for MemoryStore {
             query.check()?;
             let records = state.sessions.values().map(|stored| &stored.record);
             let matching = records.filter(|record| {
-                let place = (record.last_active_at, record.id.as_str());
+                let key = (record.last_active_at, record.id.as_str());
                 record.status == query.status
                     && record.last_active_at < query.before
-                    && query.cursor.as_ref().is_none_or(|cursor| place > (cursor.at, cursor.id.as_str()))
+                    && query.cursor.as_ref().is_none_or(|cursor| key > (cursor.at, cursor.id.as_str()))
             });
             Ok(page(matching, |record| record.last_active_at, EventOrder::OldestFirst, query.page_size()))
         })

@@ -1,6 +1,6 @@
 //! Who owns a session, and how far an owner has read.
 
-use super::limits::{check_key, check_moment, check_number};
+use super::limits::{check_key, check_moment};
 use super::{SessionRecord, StoreError, StreamPosition};
 use crate::session::Timestamp;
 
@@ -29,6 +29,21 @@ impl Fence {
         }
         Ok(())
     }
+
+    /// Ends the ownership of a record that this is the fence of. `scanned_to` is how far its owner had read the record's
+    /// endpoint. For implementors of stores.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn release(
+        self,
+        record: &mut SessionRecord,
+        scanned_to: Option<StreamPosition>,
+    ) -> Result<(), StoreError> {
+        self.check(&record.id, record.fence())?;
+        record.end_ownership(scanned_to);
+        Ok(())
+    }
 }
 
 /// How far an owner has read the stream of an endpoint.
@@ -51,8 +66,7 @@ impl ScannedTo {
     pub fn check(&self) -> Result<(), StoreError> {
         check_key("an owner", &self.owner)?;
         check_key("an endpoint", &self.endpoint)?;
-        check_number("an incarnation", self.position.incarnation)?;
-        check_number("an offset", self.position.offset)
+        self.position.check()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::limits::{check_key, check_number};
+use super::limits::check_key;
 use super::{AgentSession, Fence, NewEvent, ScannedTo, SessionRecord, StoreError, StreamPosition};
 use crate::TerminationInfo;
 use crate::session::Timestamp;
@@ -178,39 +178,9 @@ impl Append {
         }
     }
 
-    /// Only if the fence is of the session's epoch.
-    pub fn fence(mut self, fence: Fence) -> Self {
-        self.fence = Some(fence);
-        self
-    }
-
-    /// Only if the session's status allows this.
-    pub fn action(mut self, action: UserAction) -> Self {
-        self.action = Some(action);
-        self
-    }
-
     /// Adds events.
     pub fn events(mut self, events: impl IntoIterator<Item = NewEvent>) -> Self {
         self.events.extend(events);
-        self
-    }
-
-    /// Sets the change of the record.
-    pub fn patch(mut self, patch: RecordPatch) -> Self {
-        self.patch = patch;
-        self
-    }
-
-    /// Sets the session's position.
-    pub fn position(mut self, position: StreamPosition) -> Self {
-        self.position = Some(position);
-        self
-    }
-
-    /// Sets how far the owner has read.
-    pub fn scanned_to(mut self, scanned_to: ScannedTo) -> Self {
-        self.scanned_to = Some(scanned_to);
         self
     }
 
@@ -221,10 +191,7 @@ impl Append {
     pub fn check(&self) -> Result<(), StoreError> {
         check_key("the id of a session", &self.session_id)?;
         self.events.iter().try_for_each(|event| event.check().map(drop))?;
-        if let Some(position) = self.position {
-            check_number("an incarnation", position.incarnation)?;
-            check_number("an offset", position.offset)?;
-        }
+        self.position.map_or(Ok(()), StreamPosition::check)?;
         self.scanned_to.as_ref().map_or(Ok(()), ScannedTo::check)
     }
 
@@ -242,6 +209,19 @@ impl Append {
             _ => Ok(()),
         }
     }
+}
+
+setters! { Append:
+    /// Only if the fence is of the session's epoch.
+    fence(fence: Fence) => fence = Some(fence);
+    /// Only if the session's status allows this.
+    action(action: UserAction) => action = Some(action);
+    /// Sets the change of the record.
+    patch(patch: RecordPatch) => patch = patch;
+    /// Sets the session's position.
+    position(position: StreamPosition) => position = Some(position);
+    /// Sets how far the owner has read.
+    scanned_to(scanned_to: ScannedTo) => scanned_to = Some(scanned_to);
 }
 
 /// What an append did.

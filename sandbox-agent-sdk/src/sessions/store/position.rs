@@ -1,10 +1,11 @@
-//! Where an event stands in a server's stream.
-
-use std::cmp::Ordering;
+//! Positions in a server's stream.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a reader of a server's stream stands.
+use super::StoreError;
+use super::limits::check_number;
+
+/// A position in a server's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamPosition {
@@ -20,10 +21,8 @@ impl StreamPosition {
     /// The later of two positions. A later incarnation is later.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
-        match (self.incarnation, self.offset).cmp(&(other.incarnation, other.offset)) {
-            Ordering::Less => other,
-            _ => self,
-        }
+        let is_later = (other.incarnation, other.offset) > (self.incarnation, self.offset);
+        if is_later { other } else { self }
     }
 
     /// The later of two positions that may be unknown.
@@ -33,6 +32,12 @@ impl StreamPosition {
             (Some(one), Some(other)) => Some(one.later(other)),
             (one, other) => one.or(other),
         }
+    }
+
+    /// Whether every store can hold it.
+    pub(super) fn check(self) -> Result<(), StoreError> {
+        check_number("an incarnation", self.incarnation)?;
+        check_number("an offset", self.offset)
     }
 }
 

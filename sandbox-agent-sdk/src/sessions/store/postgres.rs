@@ -6,11 +6,11 @@ use std::time::Duration;
 use sqlx::Postgres;
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
 
-use self::lent::Lent;
+use self::checkout::Checkout;
 use super::rows::Prepared;
 use super::{Appended, StoreError};
 
-mod lent;
+mod checkout;
 mod options;
 mod schema;
 #[allow(clippy::duplicate_mod, reason = "the statements are compiled for each database")]
@@ -53,9 +53,9 @@ impl PostgresStore {
     /// As [`open`](Self::open).
     pub async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
         let store = Self { pool: options.connect().await?, limit: options.response_limit() };
-        let migrated = match Lent::of(&store.pool, None).await {
-            Ok(mut lent) => {
-                let (connection, watch) = lent.parts();
+        let migrated = match Checkout::of(&store.pool, None).await {
+            Ok(mut checkout) => {
+                let (connection, watch) = checkout.parts();
                 watch.step(schema::migrate(connection)).await
             }
             Err(error) => Err(error),
@@ -67,18 +67,18 @@ impl PostgresStore {
         Ok(store)
     }
 
-    async fn reader(&self) -> Result<Lent, StoreError> {
-        Lent::of(&self.pool, self.limit).await
+    async fn reader(&self) -> Result<Checkout, StoreError> {
+        Checkout::of(&self.pool, self.limit).await
     }
 
-    async fn writer(&self) -> Result<Lent, StoreError> {
+    async fn writer(&self) -> Result<Checkout, StoreError> {
         self.reader().await
     }
 
     /// The database commits the transactions of several connections together.
     async fn append_prepared(&self, prepared: Prepared) -> Result<Appended, StoreError> {
-        let mut lent = self.writer().await?;
-        let (connection, watch) = lent.parts();
+        let mut checkout = self.writer().await?;
+        let (connection, watch) = checkout.parts();
         let results =
             watch.step(sql::events::append_all(connection, std::slice::from_ref(&prepared))).await?;
         results.into_iter().next().unwrap_or(Err(StoreError::Closed))

@@ -55,54 +55,6 @@ impl RecordQuery {
         Self { statuses: counted.collect(), ..Self::all() }
     }
 
-    /// Only those of these statuses.
-    pub fn statuses(mut self, statuses: impl IntoIterator<Item = SessionStatus>) -> Self {
-        self.statuses = statuses.into_iter().collect();
-        self
-    }
-
-    /// Only those of this agent.
-    pub fn agent(mut self, agent: impl Into<String>) -> Self {
-        self.agent = Some(agent.into());
-        self
-    }
-
-    /// Only those with this key of the application.
-    pub fn user_key(mut self, key: impl Into<String>) -> Self {
-        self.user_key = Some(key.into());
-        self
-    }
-
-    /// Only those on this endpoint of a server.
-    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.endpoint = Some(endpoint.into());
-        self
-    }
-
-    /// Only those that this process owns.
-    pub fn owner(mut self, owner: impl Into<String>) -> Self {
-        self.owner = Some(owner.into());
-        self
-    }
-
-    /// Only those that are bound to the agent's session of this id.
-    pub fn agent_session_id(mut self, id: impl Into<String>) -> Self {
-        self.agent_session_id = Some(id.into());
-        self
-    }
-
-    /// Those behind this cursor.
-    pub fn after(mut self, cursor: Cursor) -> Self {
-        self.cursor = Some(cursor);
-        self
-    }
-
-    /// At most so many.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
-        self
-    }
-
     /// Whether a record is among those that are listed, whatever the cursor. For implementors of stores.
     #[must_use]
     pub fn matches(&self, record: &SessionRecord) -> bool {
@@ -142,7 +94,7 @@ impl RecordQuery {
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     /// Whether no session can match, whatever is stored.
-    pub(super) fn is_vain(&self) -> bool {
+    pub(super) fn matches_nothing(&self) -> bool {
         self.statuses.is_empty()
             || self.filters().any(|(column, wanted)| super::limits::check_key(column, wanted).is_err())
     }
@@ -150,6 +102,25 @@ impl RecordQuery {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.cursor.as_ref().map_or(Ok(()), Cursor::check)
     }
+}
+
+setters! { RecordQuery:
+    /// Only those of these statuses.
+    statuses(statuses: impl IntoIterator<Item = SessionStatus>) => statuses = statuses.into_iter().collect();
+    /// Only those of this agent.
+    agent(agent: impl Into<String>) => agent = Some(agent.into());
+    /// Only those with this key of the application.
+    user_key(key: impl Into<String>) => user_key = Some(key.into());
+    /// Only those on this endpoint of a server.
+    endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
+    /// Only those that this process owns.
+    owner(owner: impl Into<String>) => owner = Some(owner.into());
+    /// Only those that are bound to the agent's session of this id.
+    agent_session_id(id: impl Into<String>) => agent_session_id = Some(id.into());
+    /// Those behind this cursor.
+    after(cursor: Cursor) => cursor = Some(cursor);
+    /// At most so many.
+    limit(limit: usize) => limit = limit;
 }
 
 /// Sessions that a list shows, without the archived ones.
@@ -180,18 +151,6 @@ impl InactiveQuery {
         Self { status, before, cursor: None, limit: DEFAULT_PAGE }
     }
 
-    /// Those behind this cursor.
-    pub fn after(mut self, cursor: Cursor) -> Self {
-        self.cursor = Some(cursor);
-        self
-    }
-
-    /// At most so many.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
-        self
-    }
-
     pub(super) fn page_size(&self) -> usize {
         page_size(self.limit)
     }
@@ -199,6 +158,13 @@ impl InactiveQuery {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.cursor.as_ref().map_or(Ok(()), Cursor::check)
     }
+}
+
+setters! { InactiveQuery:
+    /// Those behind this cursor.
+    after(cursor: Cursor) => cursor = Some(cursor);
+    /// At most so many.
+    limit(limit: usize) => limit = limit;
 }
 
 /// The order of events on a page.
@@ -235,30 +201,6 @@ impl EventQuery {
         Self { session_id: session_id.into(), order, after: None, kinds: Vec::new(), limit: DEFAULT_PAGE }
     }
 
-    /// The newest events first. A page's `next` then leads to older ones.
-    pub fn newest_first(mut self) -> Self {
-        self.order = EventOrder::NewestFirst;
-        self
-    }
-
-    /// Those behind this index, in the order of the query.
-    pub fn after(mut self, index: u64) -> Self {
-        self.after = Some(index);
-        self
-    }
-
-    /// Only those of these kinds.
-    pub fn kinds(mut self, kinds: impl IntoIterator<Item = StoredEventKind>) -> Self {
-        self.kinds = kinds.into_iter().collect();
-        self
-    }
-
-    /// At most so many.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
-        self
-    }
-
     pub(super) fn page_size(&self) -> usize {
         page_size(self.limit)
     }
@@ -272,6 +214,17 @@ impl EventQuery {
         });
         is_behind && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
     }
+}
+
+setters! { EventQuery:
+    /// The newest events first. A page's `next` then leads to older ones.
+    newest_first() => order = EventOrder::NewestFirst;
+    /// Those behind this index, in the order of the query.
+    after(index: u64) => after = Some(index);
+    /// Only those of these kinds.
+    kinds(kinds: impl IntoIterator<Item = StoredEventKind>) => kinds = kinds.into_iter().collect();
+    /// At most so many.
+    limit(limit: usize) => limit = limit;
 }
 
 /// A page of sessions.

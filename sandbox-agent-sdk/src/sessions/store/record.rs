@@ -223,10 +223,7 @@ impl SessionRecord {
             check_key("the id of an agent's session", &session.id)?;
             check_number("an incarnation", session.incarnation)?;
         }
-        if let Some(position) = &self.position {
-            check_number("an incarnation", position.incarnation)?;
-            check_number("an offset", position.offset)?;
-        }
+        self.position.map_or(Ok(()), StreamPosition::check)?;
         check_number("an epoch", self.epoch)?;
         check_moment("the creation of a session", self.created_at)?;
         check_moment("the last activity of a session", self.last_active_at)?;

@@ -26,7 +26,7 @@ type Store = SqliteStore;
 type Database = Sqlite;
 type Connection = SqliteConnection;
 type Row = SqliteRow;
-/// In a damaged file a text may be no UTF-8, so documents and payloads are read as bytes.
+/// In a damaged file a text may not be UTF-8, so documents and payloads are read as bytes.
 type Text = Vec<u8>;
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// A transaction that writes has locked the whole file.
@@ -34,10 +34,10 @@ const FOR_UPDATE: &str = "";
 
 /// A store in one SQLite file, which several tasks and several programs of one machine may use at the same time.
 ///
-/// An acknowledged write is in the file: a program that is killed at any moment loses nothing of it, nor does, with
+/// An acknowledged write is in the file: a program that is killed at any time loses nothing of it, nor does, with
 /// the default [`SqliteSync::Full`], a machine that loses power. Appends of many tasks are committed together.
 ///
-/// Only the user of this program can read the file and those that SQLite keeps beside it: they have mode 0600, and files
+/// Only the user of this program can read the file and those that SQLite creates beside it: they have mode 0600, and files
 /// with wider permissions lose them when the store is opened ([`SqliteOptions::keep_permissions`]). Missing directories on
 /// the way to the file are created with mode 0700.
 pub struct SqliteStore {
@@ -76,12 +76,12 @@ impl SqliteStore {
         &self.path
     }
 
-    async fn reader(&self) -> Result<Lent<'_>, StoreError> {
-        Lent::of(&self.reading, &self.path).await
+    async fn reader(&self) -> Result<Checkout<'_>, StoreError> {
+        Checkout::of(&self.reading, &self.path).await
     }
 
-    async fn writer(&self) -> Result<Lent<'_>, StoreError> {
-        Lent::of(&self.writing, &self.path).await
+    async fn writer(&self) -> Result<Checkout<'_>, StoreError> {
+        Checkout::of(&self.writing, &self.path).await
     }
 
     async fn append_prepared(&self, prepared: Prepared) -> Result<Appended, StoreError> {
@@ -100,8 +100,8 @@ impl fmt::Debug for SqliteStore {
     }
 }
 
-/// A connection that a call has for its statements.
-struct Lent<'a> {
+/// A connection that a call has taken from the pool.
+struct Checkout<'a> {
     connection: PoolConnection<Sqlite>,
     watch: Watch<'a>,
 }
@@ -111,7 +111,7 @@ struct Watch<'a> {
     path: &'a Path,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> Checkout<'a> {
     async fn of(pool: &SqlitePool, path: &'a Path) -> Result<Self, StoreError> {
         let connection = pool.acquire().await.map_err(|error| open::failure(path, error))?;
         Ok(Self { connection, watch: Watch { path } })

@@ -32,7 +32,7 @@ pub struct TurnEnd {
     /// Whether the agent may have run the prompt.
     #[serde(default = "assumed")]
     pub executed: bool,
-    /// The agent's response, as it came.
+    /// The agent's response, as it was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
 }

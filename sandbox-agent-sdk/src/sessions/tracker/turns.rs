@@ -9,13 +9,15 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::{
-    Ask, Begun, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry,
+    Ask, Begun, Command, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted,
+    turn_end_entry,
 };
 use crate::client::WeakClient;
 use crate::client::random::random_id;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
 use crate::sessions::failures::is_lost_unsent;
+use crate::sessions::options::Durability;
 use crate::sessions::scan::Response;
 use crate::sessions::shared::Shared;
 use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
@@ -73,7 +75,7 @@ impl Tracker {
             stored: Some(stored),
             entered: Some(entered),
         };
-        self.shared.feed.begin_turn(&agent_session, &self.inbox);
+        self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
         if let Some(owned) = &mut self.owned {
             owned.late = LateReplay::No;
             if owned.replay == Replay::Pending {
@@ -84,6 +86,7 @@ impl Tracker {
         let failure = |mut outcome: watch::Receiver<Option<Result<TurnOutcome, Error>>>| async move {
             outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err())
         };
+        self.not_stored = None;
         let failed = tokio::select! {
             biased;
             written = written => match written {
@@ -127,6 +130,7 @@ impl Tracker {
     /// Restores the session for a prompt that did not run.
     pub(super) async fn resend(
         &mut self,
+        turn: &str,
         prompt: Prompt,
         new: Option<&NewSession>,
     ) -> Result<(Resend, Fence), Error> {
@@ -146,7 +150,7 @@ impl Tracker {
         if owned.replay == Replay::Pending {
             owned.replay = Replay::Sent { is_heard: false };
         }
-        self.shared.feed.begin_turn(&session, &self.inbox);
+        self.shared.feed.begin_turn(&session, turn, &self.inbox);
         Ok((Resend { session_id: session, prompt }, owned.fence))
     }
 
@@ -213,6 +217,23 @@ impl PromptLayer for WriteAhead {
         })
     }
 
+    fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
+        let (shared, is_stored) = (Arc::clone(&self.shared), self.stored.is_none());
+        let handle = shared.tracked(&self.session);
+        if !is_stored || shared.options.durability == Durability::Background {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(async move {
+            let (sender, stored) = oneshot::channel();
+            let handle = handle.ok_or(Error::NotConnected)?;
+            handle.inbox.command(Command::TurnStored(sender)).map_err(|_| Error::NotConnected)?;
+            match tokio::time::timeout_at(shared.flush_deadline(), stored).await {
+                Ok(stored) => Ok(stored.map_err(|_| Error::NotConnected)??),
+                Err(_) => Err(StoreError::timed_out("append").into()),
+            }
+        })
+    }
+
     fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
         if !is_lost_unsent(error) {
             return Box::pin(std::future::ready(None));
@@ -220,10 +241,11 @@ impl PromptLayer for WriteAhead {
         // A tracker that does not wait needs no answer.
         let _ = self.entered.take().map(|entered| entered.send(()));
         let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
-        let (prompt, new, fence) = (self.prompt.clone(), self.new.clone(), Arc::clone(&self.fence));
+        let (turn, prompt) = (self.turn_id.clone(), self.prompt.clone());
+        let (new, fence) = (self.new.clone(), Arc::clone(&self.fence));
         Box::pin(async move {
             let client = client.upgrade().ok()?;
-            let asked = shared.ask(&client, &session, |answer| Ask::Resend { prompt, new, answer });
+            let asked = shared.ask(&client, &session, |answer| Ask::Resend { turn, prompt, new, answer });
             match asked.await {
                 Ok((resend, current)) => {
                     *fence.lock().unwrap_or_else(PoisonError::into_inner) = current;

@@ -1,5 +1,7 @@
 //! Storing what happened.
 
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -8,12 +10,13 @@ use tokio::time::Instant;
 
 use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
 use crate::Error;
+use crate::client::event::Holder;
 use crate::sessions::StatusEvent;
 use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
-    Append, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
+    Append, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
 };
 
 /// How long to wait before a store that failed is tried again, at first and at most.
@@ -34,6 +37,7 @@ impl Tracker {
                 }
                 _ => false,
             };
+            entries.iter().filter(|entry| is_stored(entry)).for_each(Entry::release);
             entries.retain(|entry| !is_stored(entry));
         }
         self.notice(&mut entries);
@@ -87,6 +91,7 @@ impl Tracker {
                     owned.late = LateReplay::Running;
                 }
                 if owned.late == LateReplay::Running && !in_turn && is_conversation(update) {
+                    entry.release();
                     return false;
                 }
                 if let Replay::Sent { is_heard } = &mut owned.replay {
@@ -115,8 +120,9 @@ impl Tracker {
     }
 
     /// Stores events and a patch. A store that fails is tried again for a while; what it does not take is reported.
-    pub(super) async fn write(&mut self, entries: Vec<Entry>, patch: RecordPatch, turn: Option<&str>) {
+    pub(super) async fn write(&mut self, mut entries: Vec<Entry>, patch: RecordPatch, turn: Option<&str>) {
         let Some(owned) = &self.owned else { return };
+        let holders: Vec<_> = entries.iter_mut().map(|entry| entry.holder.take()).collect();
         let now = SystemTime::now().into();
         let turn = turn.map(str::to_owned);
         let turn = turn.or_else(|| owned.turn.clone());
@@ -143,6 +149,7 @@ impl Tracker {
         append.scanned_to = self.scanned_to();
         let before = self.lost;
         append.events.extend(self.lost_mark());
+        let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
         let mut appended = self.append(append.clone()).await;
         if let (Err(StoreError::Status(_)), Some(_)) = (&appended, append.patch.status.take()) {
@@ -150,7 +157,11 @@ impl Tracker {
             appended = self.append(append).await;
         }
         match appended {
-            Ok(()) => self.lost -= before,
+            Ok(refused) => {
+                self.lost -= before;
+                let stored = held.iter().filter(|(key, _)| !refused.contains(key));
+                stored.filter_map(|(_, holder)| holder.as_ref()).for_each(|holder| holder.release());
+            }
             Err(error) => {
                 self.lost += marked;
                 self.give_up(count, error);
@@ -170,8 +181,9 @@ impl Tracker {
         self.shared.scanned_to()
     }
 
-    /// Appends within the time that a store is tried again. An event that it refuses is given up alone.
-    async fn append(&mut self, append: Append) -> Result<(), StoreError> {
+    /// Appends within the time that a store is tried again. An event that it refuses is given up alone; their keys are
+    /// returned.
+    async fn append(&mut self, append: Append) -> Result<Vec<EventKey>, StoreError> {
         // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
         let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };
         let deadline = self.shared.deadline_in(time);
@@ -180,18 +192,22 @@ impl Tracker {
         match appended {
             Err(StoreError::Invalid(_)) if append.events.len() > 1 => {
                 let events = append.events.clone();
-                let mut rest = append;
+                let (mut rest, mut refused) = (append, Vec::new());
                 for event in events {
+                    let key = event.key.clone();
                     rest.events = vec![event];
                     match self.append_until(rest.clone(), deadline).await {
-                        Err(error @ StoreError::Invalid(_)) => self.give_up(1, error),
+                        Err(error @ StoreError::Invalid(_)) => {
+                            self.give_up(1, error);
+                            refused.push(key);
+                        }
                         result => result?,
                     }
                     rest.patch = RecordPatch::default();
                 }
-                Ok(())
+                Ok(refused)
             }
-            result => result,
+            result => result.map(|()| Vec::new()),
         }
     }
 
@@ -221,6 +237,7 @@ impl Tracker {
             // The session was deleted, and nothing of it is missed.
             return;
         }
+        self.not_stored = Some(error.clone());
         match &error {
             StoreError::OwnershipLost { .. } => return self.lose_ownership(),
             StoreError::NotFound { .. } => {
@@ -287,17 +304,21 @@ impl Tracker {
     }
 
     /// A turn of this process ended.
-    pub(super) async fn turn_ended(&mut self, session: &str, outcome: &Result<crate::TurnOutcome, Error>) {
-        let Some(owned) = &mut self.owned else { return };
-        if owned.turn.is_none() && owned.agent_session.as_deref() != Some(session) {
+    pub(super) async fn turn_ended(
+        &mut self,
+        turn: &str,
+        outcome: &Result<crate::TurnOutcome, Error>,
+        holder: Option<Arc<Holder>>,
+    ) {
+        let Some(owned) = &mut self.owned else {
+            let unowned = || StoreError::Unavailable(Arc::new(io::Error::other("the session is not owned")));
+            self.not_stored.get_or_insert_with(unowned);
             return;
-        }
-        let foreign = || owned.foreign.take().map(|foreign| foreign.turn.turn_id);
-        let turn = owned.turn.take().or_else(foreign);
-        let executed =
-            outcome.as_ref().err().is_none_or(|error| error.maybe_executed() || error.rpc_error().is_some());
-        if turn.is_none() && !executed {
-            // It was never stored.
+        };
+        // After another process had the session, the turn is like that of another process.
+        let is_foreign = owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn).is_some();
+        if owned.turn.take_if(|own| own == turn).is_none() && !is_foreign {
+            // It was never stored, or its end is.
             return;
         }
         if let Err(error) = outcome {
@@ -323,8 +344,10 @@ impl Tracker {
         // An agent's end does not change the status, and neither does a failure that the next prompt may recover from.
         patch.status = end.status_event().filter(|event| *event == StatusEvent::FatalError);
         let mut entries = self.close_requests();
-        entries.push(turn_end_entry(&end));
-        self.write(entries, patch, turn.as_deref()).await;
+        let mut ended = turn_end_entry(&end);
+        ended.holder = holder;
+        entries.push(ended);
+        self.write(entries, patch, Some(turn)).await;
         self.show();
     }
 

@@ -1,4 +1,4 @@
-//! The files below directories, and no others.
+//! Files that are confined to directories.
 
 mod denied;
 mod draft;
@@ -19,33 +19,35 @@ use self::denied::Denied;
 use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
 use crate::tools::Roots;
 
-/// How many bytes one request reads or writes by default.
+/// The default limit of bytes that one request reads or writes.
 const LIMIT: u64 = 16 << 20;
-/// How many bytes one request scans for lines by default.
+/// The default limit of bytes that one request scans for lines.
 const SCAN_LIMIT: u64 = 256 << 20;
 /// The longest path, as in Linux. The work for a path grows with its length.
 const PATH_BYTES: usize = 4096;
-/// How many files are read or written at once by default. Further ones wait.
+/// The default limit of concurrent requests. Further ones wait.
 const AT_ONCE: usize = 16;
 
 /// The files below some directories of this machine.
 ///
-/// The directories are opened once, and paths are followed from there by the system, step by step, never leaving them:
-/// a `..` that leads out, links that lead out or are absolute, and absolute paths elsewhere are [`FileError::Outside`],
-/// also if a directory is swapped for a link meanwhile. Directories, devices and pipes are [`FileError::NotAFile`], and
-/// opening them never blocks.
+/// The directories are opened once, and every path is resolved beneath them. A path fails with
+/// [`FileError::Outside`] if it leaves them: by `..`, by a link that is absolute or leads outside, or because it
+/// is an absolute path of another directory. This holds even if a directory is replaced by a link at the same
+/// time. Directories, devices and pipes fail with [`FileError::NotAFile`]; opening them never blocks.
 ///
-/// A write is atomic: a new file replaces the old one, with its permissions and its owner. Setuid, setgid and sticky bits
-/// are not kept. A failed write leaves the old file as it was and nothing else; on systems other than Linux, and on file
-/// systems without unnamed files, a program that is killed meanwhile leaves a file `.….tmp`. Missing directories are
-/// created. A link that stays inside is followed, and its target is written.
+/// A write is atomic: a new file replaces the old one and gets its permissions and its owner, without the
+/// setuid, setgid and sticky bits. A failed write leaves the old file unchanged and no other file behind. There
+/// is one exception: on systems other than Linux, and on file systems without unnamed files, a program that is
+/// killed during a write leaves a file `.….tmp`. Missing directories are created. A link to a target inside the
+/// directories is followed, and the target is written.
 ///
-/// # Files that are not written
-/// Some files make programs run code later, outside of every restriction: git hooks and configuration, `.envrc`, startup
-/// files of shells, settings of editors and build tools. Writing a file or below a directory of such a name is
-/// [`FileError::Protected`], also through links: [`DENIED`](Self::DENIED). So is a file `HEAD` that makes its directory a
-/// git repository, unless `.git` may be written. Source files, build scripts and `Makefile`s
-/// can be written: do not build what an agent wrote outside of a sandbox.
+/// # Protected files
+/// Some files make other programs run code later, without any restriction: git hooks and configuration, `.envrc`,
+/// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below
+/// a directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
+/// lists the names. A file `HEAD` that makes its directory a git repository is protected too, unless `.git` may be
+/// written. Source files, build scripts and `Makefile`s can be written: do not build code that an agent wrote outside
+/// a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,
@@ -55,18 +57,19 @@ pub struct ConfinedFiles {
     write_limit: u64,
     scan_limit: u64,
     denied: Arc<Denied>,
-    /// How many further requests may run.
+    /// Limits how many requests run concurrently.
     places: Arc<Semaphore>,
 }
 
 impl ConfinedFiles {
-    /// The names of files and directories that are not written by default, at any depth and in any case.
+    /// The names of files and directories that are protected by default. They match at any depth and in any
+    /// letter case.
     pub const DENIED: &'static [&'static str] = denied::DEFAULT;
 
     /// Opens the directories.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] or [`FileError::NotAFile`] if one does not exist or is no directory.
+    /// [`FileError::NotFound`] if a directory does not exist, [`FileError::NotAFile`] if it is not a directory.
     pub fn open(roots: Roots) -> Result<Self, FileError> {
         let open = |local: &Path| {
             Dir::open_ambient_dir(local, ambient_authority())
@@ -85,36 +88,37 @@ impl ConfinedFiles {
         })
     }
 
-    /// Refuses every write.
+    /// Rejects every write.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.access = FileAccess::Read;
         self
     }
 
-    /// Also refuses to write files and directories of these names, at any depth and in any case.
+    /// Protects files and directories with these names too. They match at any depth and in any letter case.
     #[must_use]
     pub fn deny_writes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Arc::make_mut(&mut self.denied).add(names);
         self
     }
 
-    /// Writes files of every name, also those of [`DENIED`](Self::DENIED). Call
-    /// [`deny_writes`](Self::deny_writes) afterwards for a list of your own.
+    /// Removes the protection of all names, including those in [`DENIED`](Self::DENIED).
+    ///
+    /// To protect other names instead, call [`deny_writes`](Self::deny_writes) afterwards.
     #[must_use]
     pub fn allow_all_writes(mut self) -> Self {
         self.denied = Arc::new(Denied::none());
         self
     }
 
-    /// Sets how many bytes one request may read; a larger file can be read by its lines. Default 16 MiB.
+    /// Sets how many bytes one request may read. Default 16 MiB. A larger file can be read in ranges of lines.
     #[must_use]
     pub fn read_limit(mut self, bytes: u64) -> Self {
         self.read_limit = bytes;
         self
     }
 
-    /// Sets how many bytes one request scans for the lines that it wants. Default 256 MiB.
+    /// Sets how many bytes one request scans for the requested lines. Default 256 MiB.
     #[must_use]
     pub fn scan_limit(mut self, bytes: u64) -> Self {
         self.scan_limit = bytes;
@@ -128,27 +132,28 @@ impl ConfinedFiles {
         self
     }
 
-    /// Sets how many files are read or written at once; further requests wait. Default 16. A request whose future was
-    /// dropped counts until its work is done.
+    /// Sets how many files are read or written concurrently. Default 16.
+    ///
+    /// Further requests wait. A request whose future was dropped counts until its work is done.
     #[must_use]
     pub fn max_at_once(mut self, count: usize) -> Self {
         self.places = Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         self
     }
 
-    /// The directory that a path is in, and the path relative to it.
+    /// Returns the directory that contains a path, and the path relative to it.
     fn locate<'a>(&self, path: &'a Path) -> Result<(&Dir, &'a Path), FileError> {
         if path.as_os_str().len() > PATH_BYTES {
             return Err(FileError::PathTooLong { limit: PATH_BYTES });
         }
-        // The system ends a path at a NUL byte.
+        // The operating system ends a path at a NUL byte.
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FileError::NotAbsolute(path.to_owned()));
         }
         let outside = || FileError::Outside(path.to_owned());
         let (index, rest) = self.names.locate(path).ok_or_else(outside)?;
         let dir = self.roots.get(index).ok_or_else(outside)?;
-        // The directory itself.
+        // The path is the directory itself.
         let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
         Ok((dir, rest))
     }
@@ -186,7 +191,7 @@ impl fmt::Debug for ConfinedFiles {
     }
 }
 
-/// Records that the future of a request was dropped: a scan of a large file ends then.
+/// Records that the future of a request was dropped, which ends the scan of a large file.
 #[derive(Debug, Default)]
 struct Abandoned(Arc<AtomicBool>);
 
@@ -202,7 +207,7 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
     // The runtime is shutting down.
-    let ending = || FileError::Refused("this program is ending".to_owned());
+    let ending = || FileError::Refused("the client program is shutting down".to_owned());
     let place = places.acquire_owned().await.map_err(|_| ending())?;
     let placed = move || {
         let _place = place;
@@ -211,7 +216,7 @@ async fn run_blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(placed).await.unwrap_or_else(|_| Err(ending()))
 }
 
-/// Options that never wait for the other side of a pipe.
+/// Returns options that never wait for the other side of a pipe.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Why a file could not be read or written.
+//! Errors of reading and writing files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,85 +9,85 @@ use serde_json::json;
 use crate::convert::text::printable;
 use crate::error::RpcError;
 
-/// Why a file could not be read or written. The agent gets it as an error response.
+/// The error of reading or writing a file. The agent receives it as an error response.
 ///
-/// `Display` is safe to print; the path as the agent sent it is in the fields.
+/// `Display` is safe to print. The fields contain the path as the agent sent it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The path is not absolute, or invalid.
-    #[error("{} is no absolute path", shown(.0))]
+    /// The path is relative or invalid.
+    #[error("{} is not an absolute path", shown(.0))]
     NotAbsolute(PathBuf),
-    /// The path is longer than allowed.
+    /// The path is too long.
     #[error("the path is longer than {limit} bytes")]
     PathTooLong {
-        /// How many bytes are allowed.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// The path leads out of the directories that the agent may use: by its name, by `..` or by a link.
-    #[error("{} is outside of the directories that may be used", shown(.0))]
+    /// The path is outside the allowed directories, or leaves them by `..` or a link.
+    #[error("{} is outside the allowed directories", shown(.0))]
     Outside(PathBuf),
     /// The file does not exist.
     #[error("Resource not found: {}", shown(.0))]
     NotFound(PathBuf),
-    /// It is a directory, a device, a pipe or a socket.
-    #[error("{} is no regular file", shown(.0))]
+    /// The path is a directory, a device, a pipe or a socket.
+    #[error("{} is not a regular file", shown(.0))]
     NotAFile(PathBuf),
-    /// Its content, or the requested part of it, is not valid UTF-8.
-    #[error("{} is not valid UTF-8 at offset {offset} of what was read", shown(path))]
+    /// The file, or the requested part of it, is not valid UTF-8.
+    #[error("{} is not valid UTF-8 (invalid byte at offset {offset} of the part that was read)", shown(path))]
     NotText {
         /// The file.
         path: PathBuf,
-        /// The offset of the first invalid byte in what was read.
+        /// The offset of the first invalid byte in the part that was read.
         offset: usize,
     },
-    /// It is, or would become, larger than allowed.
-    #[error("{} is larger than the {limit} bytes that are allowed", shown(path))]
+    /// The file is larger than the limit, or would become larger.
+    #[error("{} exceeds the limit of {limit} bytes", shown(path))]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// How many bytes are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// The requested lines end behind the part of the file that one request scans.
+    /// The requested lines are not within the part of the file that one request scans.
     #[error("the requested lines of {} do not end within its first {limit} bytes", shown(path))]
     ScanLimit {
         /// The file.
         path: PathBuf,
-        /// How many bytes are scanned.
+        /// How many bytes one request scans.
         limit: u64,
     },
-    /// Files may only be read here, or this file is read-only.
-    #[error("{} may not be written", shown(.0))]
+    /// Writing is off, or the file is read-only.
+    #[error("{} is read-only", shown(.0))]
     ReadOnly(PathBuf),
-    /// A file of this name, or in a directory of this name, can make other programs run code.
+    /// The name of the file, or of a directory in its path, is protected: it can make other programs run code.
     #[error("{} is protected: it can make other programs run code", shown(.0))]
     Protected(PathBuf),
-    /// It belongs to another user or group, and a new file in its place would not.
+    /// The file belongs to another user or group. A new file in its place would not.
     #[error("{} belongs to another user or group", shown(.0))]
     OtherOwner(PathBuf),
-    /// The system refused.
-    #[error("{} cannot be used", shown(path))]
+    /// The operating system reported an error.
+    #[error("failed to access {}", shown(path))]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },
-    /// A reason of your own, which the agent gets as it is.
+    /// A custom reason, which the agent receives unchanged.
     #[error("{}", printable(.0))]
     Refused(String),
 }
 
 impl FileError {
-    /// Converts an error of the system.
+    /// Converts an error of the operating system.
     #[cfg_attr(not(feature = "files"), allow(dead_code))]
     pub(crate) fn from_io(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound(path),
-            // A path that leads out is refused without a system call.
+            // The library rejects a path that leaves the directory without a system call.
             io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => Self::Outside(path),
             io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => Self::NotAFile(path),
             io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => Self::NotAbsolute(path),
@@ -113,7 +113,7 @@ impl FileError {
         }
     }
 
-    /// The error response for the agent, with a word for the reason in its data.
+    /// Converts the error to an error response, with a machine-readable reason in its data.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {
@@ -140,7 +140,7 @@ mod tests {
     use crate::convert::text::is_unsafe;
 
     #[test]
-    fn an_error_is_safe_to_print_whatever_the_agent_calls_a_file() {
+    fn an_error_is_safe_to_print_for_any_file_name() {
         let path = || PathBuf::from("/a\u{1b}]0;owned\u{7}");
         let source = Arc::new(io::Error::other("broken"));
         let errors = [
@@ -161,7 +161,7 @@ mod tests {
         for error in errors {
             assert!(!error.to_string().contains(is_unsafe), "{error:?}");
         }
-        // The agent gets the reason as it is.
+        // The agent receives the reason unchanged.
         assert_eq!(FileError::Refused("\u{1b}".to_owned()).to_rpc().message, "\u{1b}");
     }
 }

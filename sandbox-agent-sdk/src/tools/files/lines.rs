@@ -1,33 +1,33 @@
-//! Lines of a text.
+//! Ranges of lines in a text.
 
 use std::ops::Range;
 
 use memchr::memchr;
 
-/// Which lines of a text: from one on, and how many.
+/// A range of lines in a text: the first line and the number of lines.
 ///
-/// A line ends with its line feed; a carriage return before it belongs to the line. Text behind the last line feed is one
-/// more line.
+/// A line ends with a line feed; a carriage return before it belongs to the line. Text after the last line feed
+/// is one more line.
 ///
-/// | | gives |
+/// | range | selected text |
 /// |---|---|
-/// | neither | the whole text |
-/// | `line` 1 | the text from its first line on |
+/// | neither `line` nor `limit` | the whole text |
+/// | `line` 1 | the text from the first line on |
 /// | `line` 0 | the same: some agents count from 0 |
-/// | `line` past the end | nothing, as an empty text |
-/// | `limit` 0 | nothing, as an empty text |
-/// | `limit` past the end | what there is |
+/// | `line` past the end | the empty text |
+/// | `limit` 0 | the empty text |
+/// | `limit` past the end | the text up to its end |
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LineRange {
-    /// The first line, counted from 1.
+    /// The number of the first line, from 1.
     pub line: Option<u64>,
-    /// How many lines.
+    /// The maximum number of lines.
     pub limit: Option<u64>,
 }
 
 impl LineRange {
-    /// These lines.
+    /// Creates a range.
     #[must_use]
     pub fn new(line: Option<u64>, limit: Option<u64>) -> Self {
         Self { line, limit }
@@ -37,23 +37,23 @@ impl LineRange {
     #[must_use]
     pub fn of<'a>(&self, text: &'a str) -> &'a str {
         let range = Window::new(*self).feed(text.as_bytes());
-        // Both ends follow a line feed or are an end of the text, so that they are character boundaries.
+        // Both ends follow a line feed or are an end of the text, so they are character boundaries.
         text.get(range).unwrap_or_default()
     }
 
-    /// Whether it is the whole text.
+    /// Returns whether this is the whole text.
     #[cfg_attr(not(feature = "files"), allow(dead_code))]
     pub(crate) fn is_whole(&self) -> bool {
         self.line.unwrap_or(1) <= 1 && self.limit.is_none()
     }
 }
 
-/// Finds the lines in a text that arrives in pieces.
+/// Finds the lines in a text that arrives in chunks.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// How many lines are still to be skipped.
+    /// How many lines remain to be skipped.
     skip: u64,
-    /// How many lines are still to be taken; `None` for all.
+    /// How many lines remain to be selected; `None` for all.
     left: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Window {
         Self { skip: range.line.unwrap_or(1).saturating_sub(1), left: range.limit }
     }
 
-    /// The part of the next piece that belongs to the lines.
+    /// Returns the part of the next chunk that belongs to the lines.
     pub(crate) fn feed(&mut self, piece: &[u8]) -> Range<usize> {
         let mut start = 0;
         while self.skip > 0 {
@@ -80,7 +80,7 @@ impl Window {
         start..end
     }
 
-    /// Whether all lines were found.
+    /// Returns whether all lines were found.
     #[cfg_attr(not(feature = "files"), allow(dead_code))]
     pub(crate) fn is_done(&self) -> bool {
         self.left == Some(0)
@@ -93,14 +93,14 @@ mod tests {
 
     use super::{LineRange, Window};
 
-    /// The same by the plainest means.
+    /// A simple reference implementation.
     fn naive(text: &str, range: LineRange) -> String {
         let lines = text.split_inclusive('\n').skip(range.line.unwrap_or(1).max(1) as usize - 1);
         lines.take(range.limit.map_or(usize::MAX, |limit| limit as usize)).collect()
     }
 
     #[test]
-    fn the_edges_are_defined() {
+    fn edge_cases_are_defined() {
         let text = "one\r\ntwo\n\nfour";
         let table = [
             (None, None, text),
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_are_those_of_the_plainest_way(
+        fn lines_equal_those_of_the_reference_implementation(
             text in "([a-zé\u{1F980}\u{2028}]|\r|\n|\r\n){0,40}",
             line in proptest::option::of(0u64..12),
             limit in proptest::option::of(0u64..12),
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_make_no_difference(
+        fn chunk_boundaries_make_no_difference(
             text in "([a-c]|\r|\n|é){0,40}",
             line in proptest::option::of(0u64..12),
             limit in proptest::option::of(0u64..12),

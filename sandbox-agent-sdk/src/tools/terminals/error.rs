@@ -120,7 +120,7 @@ mod tests {
     use crate::convert::text::is_unsafe;
 
     #[test]
-    fn an_error_is_safe_to_print_whatever_the_agent_calls_a_command() {
+    fn an_error_is_safe_to_print_for_any_command() {
         let text = || "a\u{1b}]0;owned\u{7}".to_owned();
         let source = Arc::new(io::Error::other("broken"));
         let errors = [

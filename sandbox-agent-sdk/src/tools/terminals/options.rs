@@ -153,7 +153,7 @@ impl TerminalOptions {
         self
     }
 
-    /// Sets the upper limit of buffered output, whatever the agent specifies. Default 16 MiB.
+    /// Sets the maximum of buffered output, which limits the value that the agent requests. Default 16 MiB.
     pub fn max_output_limit(mut self, bytes: usize) -> Self {
         self.max_output_limit = bytes;
         self

@@ -23,6 +23,14 @@ pub(in crate::sim) struct Running {
     pub(in crate::sim) wake: Notify,
 }
 
+/// What an agent has stored of a session.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    directory: String,
+    /// The updates that a load replays.
+    history: Vec<Value>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) running: Option<Arc<Running>>,
@@ -44,9 +52,12 @@ impl Server {
                     caller.connection = Some(id);
                 }
                 drop(state);
+                let memory = self.world.plan.memory.unwrap_or_default();
+                let sessions = if memory.resumes { json!({ "resume": {} }) } else { json!({}) };
+                let agent = json!({ "loadSession": memory.loads, "sessionCapabilities": sessions });
                 self.respond(
                     &caller,
-                    &Ok(json!({ "protocolVersion": 1, "agentCapabilities": {}, "authMethods": [] })),
+                    &Ok(json!({ "protocolVersion": 1, "agentCapabilities": agent, "authMethods": [] })),
                 );
             }
             "session/new" => {
@@ -54,15 +65,28 @@ impl Server {
                 let id = format!("s{}", state.next_session);
                 state.next_session += 1;
                 state.sessions.insert(id.clone(), Session::default());
-                drop(state);
+                let directory = params["cwd"].as_str().unwrap_or_default().to_owned();
+                state.disk.insert(id.clone(), Saved { directory: directory.clone(), history: Vec::new() });
+                let mut ledger = self.world.ledger();
+                let generation = ledger.generation;
+                ledger.directories.insert((generation, id.clone()), directory);
+                drop((state, ledger));
+                self.world.note(|| format!("server: {id} is a session of {}", params["cwd"]));
                 self.respond(&caller, &Ok(json!({ "sessionId": id })));
                 agent::greet(self.clone(), id, caller.incarnation);
+            }
+            "session/load" | "session/resume" if self.world.plan.memory.is_some() => {
+                self.reopen(session, method == "session/load", caller);
             }
             _ if caller.session.is_some() && !known => {
                 self.respond(&caller, &Err((-32002, "session not found")));
             }
             "session/prompt" => {
-                let tag = params["prompt"][0]["text"].as_str().unwrap_or_default().to_owned();
+                let blocks = params["prompt"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let text = |block: &Value| block["text"].as_str().unwrap_or_default().to_owned();
+                let tag = blocks.last().map(text).unwrap_or_default();
+                self.check_transcript(&tag, blocks);
+                self.save(&session, "user_message_chunk", &tag);
                 self.prompt(session, tag, caller);
             }
             "session/set_mode" => {
@@ -80,6 +104,65 @@ impl Server {
                 agent::load(self.clone(), caller, call);
             }
             _ => self.respond(&caller, &Ok(json!({}))),
+        }
+    }
+
+    /// Has the agent continue a session that it has stored.
+    fn reopen(self: &Arc<Self>, session: String, loads: bool, caller: Caller) {
+        let memory = self.world.plan.memory.unwrap_or_default();
+        if !(if loads { memory.loads } else { memory.resumes }) {
+            return self.respond(&caller, &Err((-32601, "method not found")));
+        }
+        let mut state = self.state();
+        let Some(saved) = state.disk.get(&session) else {
+            drop(state);
+            return self.respond(&caller, &Err((-32002, "session not found")));
+        };
+        let history = if loads { saved.history.clone() } else { Vec::new() };
+        let mut ledger = self.world.ledger();
+        let generation = ledger.generation;
+        let load = ledger.loads.len();
+        let is_owner = ledger.owners.get(saved.directory.trim_start_matches('/')) == caller.program.as_ref();
+        ledger.loads.push(is_owner);
+        ledger.directories.insert((generation, session.clone()), saved.directory.clone());
+        state.sessions.entry(session.clone()).or_default();
+        drop((state, ledger));
+        for mut update in history {
+            if update["sessionUpdate"] == "agent_message_chunk" {
+                // Its text names the load.
+                let text = update["content"]["text"].as_str().unwrap_or_default();
+                update["content"]["text"] = format!("{text}h{load}").into();
+            }
+            let params = json!({ "sessionId": session, "update": update });
+            let owner = Some(session.clone());
+            self.emit(None, owner, Some(0), "history", |_| {
+                json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }).to_string()
+            });
+        }
+        self.respond(&caller, &Ok(json!({})));
+    }
+
+    /// The history that a prompt begins with has each prompt once, and not the one that it precedes.
+    fn check_transcript(&self, tag: &str, blocks: &[Value]) {
+        let [before @ .., _] = blocks else { return };
+        let text: String = before.iter().filter_map(|block| block["text"].as_str()).collect();
+        let ledger = self.world.ledger();
+        let twice = ledger.turns.keys().find(|known| text.matches(known.trim_end_matches('L')).count() > 1);
+        let twice = twice.cloned();
+        drop(ledger);
+        if let Some(twice) = twice {
+            self.world.fail(format!("the history before {tag} has {twice} twice: {text}"));
+        }
+        if text.contains(tag.trim_end_matches('L')) {
+            self.world.fail(format!("the history before {tag} has {tag} itself: {text}"));
+        }
+    }
+
+    /// The agent stores what was said.
+    pub(in crate::sim) fn save(&self, session: &str, kind: &str, text: &str) {
+        if let Some(saved) = self.state().disk.get_mut(session) {
+            let content = json!({ "type": "text", "text": text });
+            saved.history.push(json!({ "sessionUpdate": kind, "content": content }));
         }
     }
 
@@ -135,7 +218,7 @@ impl Server {
         let allowed = {
             let mut ledger = self.world.ledger();
             let turn = ledger.turns.entry(running.tag.clone()).or_default();
-            turn.cancelled || turn.abandoned
+            turn.cancelled || turn.abandoned || self.world.plan.memory.is_some()
         };
         if !allowed {
             self.world.fail(format!("a cancel of another turn reached {}", running.tag));
@@ -162,7 +245,10 @@ impl Server {
             (_, true) if self.world.plan.shows_backlog() => {
                 self.world.fail(format!("{tag} is backlog and was answered"))
             }
-            (2.., _) => self.world.fail(format!("{tag} was answered {} times", answered.0)),
+            // The next owner of a session does not know whether the answer of the one before arrived.
+            (2.., _) if self.world.plan.memory.is_none() => {
+                self.world.fail(format!("{tag} was answered {} times", answered.0))
+            }
             _ => {}
         }
         let Some((session, tag)) = found else { return };

@@ -91,6 +91,7 @@ impl Server {
             generation,
             session,
             history,
+            turn: None,
             at: Instant::now(),
             brought: None,
             delivered: 0,
@@ -98,7 +99,7 @@ impl Server {
         });
         drop((state, ledger));
         self.world.note(|| format!("server: event {number} (u{index}): {what}"));
-        self.changed.send_modify(|count| *count += 1);
+        self.changed.notify_waiters();
         index
     }
 

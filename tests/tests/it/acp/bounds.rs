@@ -90,8 +90,10 @@ async fn thirty_two_mebibytes_pass_either_way_by_default() {
 #[tokio::test]
 async fn a_slow_subscriber_receives_the_number_of_missed_events_and_blocks_nothing() {
     let updates = 2_000;
-    let server =
-        acp_server(move |_| vec![Step::Flood { updates, bytes: 1_000 }]).ring(usize::MAX).start().await;
+    let server = acp_server(move |_| vec![Step::Flood { updates, bytes: 1_000 }])
+        .replay_buffer(usize::MAX)
+        .start()
+        .await;
     let mut limits = Limits::default();
     limits.subscriber = 100_000;
     let client = client(&server).limits(limits).build().unwrap();

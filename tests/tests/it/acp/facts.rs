@@ -299,7 +299,7 @@ async fn a_deferred_response_ends_on_a_session_that_is_never_silent() {
 
 #[tokio::test]
 async fn an_accepted_prompt_whose_response_lies_in_a_gap_fails_when_its_session_stays_silent() {
-    let server = acp_server(|_| vec![Step::Hang]).echo(Echo::StreamOnly).ring(8).start().await;
+    let server = acp_server(|_| vec![Step::Hang]).echo(Echo::StreamOnly).replay_buffer(8).start().await;
     let mut timeouts = Timeouts::default();
     timeouts.confirmation = Some(Duration::from_millis(500));
     let client = client(&server).timeouts(timeouts).build().unwrap();
@@ -311,7 +311,7 @@ async fn an_accepted_prompt_whose_response_lies_in_a_gap_fails_when_its_session_
     .await;
     server.inject(Fault::Hole { id: server.last_event_id() + 1 });
     server.emit(say("another session", "lost"));
-    server.inject(Fault::RingOverflow);
+    server.inject(Fault::ReplayBufferOverflow);
     let error = within("the prompt", turn).await.unwrap().unwrap_err();
     assert!(matches!(&error, Error::Timeout(timeout) if timeout.phase == Phase::Confirmation), "{error:?}");
     assert!(error.maybe_executed());
@@ -376,7 +376,7 @@ async fn held_backlog_is_delivered_when_the_connection_ends() {
     let client = client(&server).timeouts(timeouts).build().unwrap();
     let mut events = client.events();
     server.inject(Fault::PostHangs.on_method("initialize"));
-    server.inject(Fault::AnswerInBodyOnly.on_method("initialize"));
+    server.inject(Fault::ResponseInBodyOnly.on_method("initialize"));
     let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
     eventually("the backlog", || client.last_event_id().is_some()).await;
     within("the close", client.close()).await;

@@ -17,7 +17,7 @@ async fn a_prompt_whose_post_hangs_breaks_or_times_out_gets_its_response_from_th
         Fault::PostResetAfterRead { execute: true },
         Fault::PostStatus { status: 504, execute: true, reply: None },
         Fault::PostStatus { status: 202, execute: true, reply: None },
-        Fault::AnswerOnStreamOnly,
+        Fault::ResponseOnStreamOnly,
     ];
     for fault in faults {
         let name = fault.name();

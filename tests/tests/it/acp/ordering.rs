@@ -36,7 +36,7 @@ async fn every_update_is_delivered_before_the_prompt_returns() {
 async fn twenty_thousand_updates_are_delivered_before_the_prompt_returns() {
     for echo in [Echo::BodyAndStream, Echo::BodyOnly, Echo::StreamOnly] {
         let server = acp_server(|_| vec![Step::Flood { updates: 20_000, bytes: 20 }])
-            .ring(usize::MAX)
+            .replay_buffer(usize::MAX)
             .echo(echo)
             .start()
             .await;

@@ -155,7 +155,8 @@ async fn a_hole_that_cannot_be_filled_is_reported_with_its_bounds_in_order() {
 
 #[tokio::test]
 async fn events_that_left_the_replay_buffer_are_reported_as_a_gap() {
-    let server = acp_server(|_| vec![Step::Flood { updates: 500, bytes: 10 }]).ring(100).start().await;
+    let server =
+        acp_server(|_| vec![Step::Flood { updates: 500, bytes: 10 }]).replay_buffer(100).start().await;
     let client = client(&server).reconnect(quick()).build().unwrap();
     let session = session(&client).await;
     eventually("the stream to open", || server.open_streams() == 1).await;
@@ -220,7 +221,7 @@ async fn a_request_that_a_restart_lost_fails() {
 #[tokio::test]
 async fn the_backlog_of_another_client_is_marked_and_gets_no_responses() {
     let server = MockServer::builder().default_agent("mock").start().await;
-    server.inject(Fault::StaleRing { count: 50 });
+    server.inject(Fault::StaleReplayBuffer { count: 50 });
     let client = client(&server).build().unwrap();
     let mut events = client.events();
     let session = session(&client).await;

@@ -21,9 +21,14 @@ const CHUNKS: usize = 16;
 struct Server(Arc<State>);
 
 #[derive(Default)]
+struct Log {
+    last_id: u64,
+    streams: Vec<mpsc::Sender<Result<String, std::io::Error>>>,
+}
+
+#[derive(Default)]
 struct State {
-    /// The last event id, and the open streams.
-    log: Mutex<(u64, Vec<mpsc::Sender<Result<String, std::io::Error>>>)>,
+    log: Mutex<Log>,
     prompted: Notify,
     stopped: Notify,
 }
@@ -37,7 +42,7 @@ impl Server {
 
     fn open(&self) -> reqwest::Body {
         let (sender, receiver) = mpsc::channel(CHUNKS);
-        self.0.log.lock().unwrap().1.push(sender);
+        self.0.log.lock().unwrap().streams.push(sender);
         reqwest::Body::wrap_stream(receiver)
     }
 
@@ -55,8 +60,8 @@ impl Server {
         let response = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"protocolVersion": 1}});
         let (event, streams) = {
             let mut log = self.0.log.lock().unwrap();
-            log.0 += 1;
-            (format!("id: {}\ndata: {response}\n\n", log.0), log.1.clone())
+            log.last_id += 1;
+            (format!("id: {}\ndata: {response}\n\n", log.last_id), log.streams.clone())
         };
         for mut stream in streams {
             let _ = stream.send(Ok(event.clone())).await;

@@ -143,7 +143,7 @@ async fn the_exit_code_says_how_it_went() {
         (&["--colour"], "", 2, "unknown option --colour; see --help"),
         (&["--agent", "nobody"], "hello\n", 3, "✗ starting nobody"),
         (&["--resume", "unknown", "--agent", "nobody"], "hello\n", 3, "✗ loading the session"),
-        (&["--agent-command", "x"], "", 3, "SANDBOX_AGENT_URL is set"),
+        (&["--agent-command", "x"], "", 3, "--agent-command cannot be used with SANDBOX_AGENT_URL"),
         (&[], "crash\nnever sent\n", 4, "it was the disk"),
     ] {
         let ended = run(Some(&url), arguments, input).await;

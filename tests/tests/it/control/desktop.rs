@@ -29,7 +29,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
-/// A server with a running desktop; `None`, with a word about it, where this machine cannot.
+/// Starts a server with a desktop. `None`, with a note on standard error, if programs are missing.
 async fn start() -> Option<(Server, Desktop, TempDir)> {
     let missing: Vec<&str> = PROGRAMS.into_iter().filter(|program| !is_installed(program)).collect();
     if !missing.is_empty() {
@@ -54,13 +54,13 @@ async fn start() -> Option<(Server, Desktop, TempDir)> {
     Some((server, desktop, tempfile::tempdir().expect("a folder")))
 }
 
-/// A display that no other test has: each process has four numbers, and each of its tests takes one.
+/// Returns a display number that no other test uses: each process has four numbers, one for each test.
 fn free_display() -> u32 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     200 + std::process::id() % 400 * 4 + TAKEN.fetch_add(1, Ordering::Relaxed) % 4
 }
 
-/// The picture that is drawn: stripes and a gradient, in which a shift by one pixel shows.
+/// Returns a pixel of the drawn picture: stripes and a gradient, so that a shift by one pixel is detectable.
 fn pixel(x: u32, y: u32) -> [u8; 3] {
     [(x % 256) as u8, (y % 256) as u8, if (x / 7 + y / 5).is_multiple_of(2) { 255 } else { 0 }]
 }
@@ -70,7 +70,7 @@ fn picture(region: Region) -> Vec<u8> {
     rows.flat_map(|y| (region.x..region.x + region.width).flat_map(move |x| pixel(x, y))).collect()
 }
 
-/// The pixels of an encoded picture, and its size.
+/// Decodes a picture. Returns its pixels and its size.
 fn decoded(folder: &TempDir, name: &str, bytes: &[u8]) -> (Vec<u8>, String) {
     let file = folder.path().join(name);
     std::fs::write(&file, bytes).expect("it is written");
@@ -116,20 +116,21 @@ async fn a_picture_on_the_display_is_the_picture_in_the_screenshot() {
     let taken = desktop.screenshot_region(region, ScreenshotOptions::new()).await.expect("a screenshot");
     let (pixels, size) = decoded(&folder, "region.png", &taken.bytes);
     assert_eq!(size, "200x33");
-    assert!(pixels == picture(region), "the region has other pixels");
+    assert!(pixels == picture(region), "the region differs");
 
     let half = desktop.screenshot(ScreenshotOptions::new().scale(0.5)).await.expect("a screenshot");
     assert_eq!(decoded(&folder, "half.png", &half.bytes).1, "320x240");
     let jpeg = ScreenshotOptions::new().format(ImageFormat::Jpeg).quality(50);
     let jpeg = desktop.screenshot(jpeg).await.expect("a screenshot");
     assert_eq!(jpeg.content_type.as_deref(), Some("image/jpeg"));
-    assert!(jpeg.bytes.starts_with(&[0xff, 0xd8]), "it is no JPEG");
-    let error = desktop.screenshot(ScreenshotOptions::new().quality(0)).await.expect_err("no quality");
+    assert!(jpeg.bytes.starts_with(&[0xff, 0xd8]), "not a JPEG");
+    let error =
+        desktop.screenshot(ScreenshotOptions::new().quality(0)).await.expect_err("an invalid quality");
     assert_eq!(DesktopProblem::of(&error).expect("a problem").kind, DesktopProblemKind::InvalidAction);
 }
 
 #[tokio::test]
-async fn what_is_typed_and_pressed_arrives_in_the_window() {
+async fn typed_text_and_pressed_keys_arrive_in_the_window() {
     let Some((server, desktop, folder)) = start().await else { return };
     assert_eq!(desktop.focused_window().await.expect("an answer"), None);
     let file = folder.path().join("typed");
@@ -182,7 +183,7 @@ async fn mouse_windows_and_clipboard_are_moved_and_read() {
         loop {
             let windows = desktop.windows().await.expect("windows");
             let window = windows.into_iter().find(|window| window.id == xterm.id).expect("the window");
-            // The window manager adds a frame, and a terminal has whole characters.
+            // The window manager adds a frame, and the size of a terminal is a multiple of its character size.
             if window.x.abs_diff(150) <= 40
                 && window.y.abs_diff(120) <= 60
                 && window.width.abs_diff(300) <= 20
@@ -191,7 +192,7 @@ async fn mouse_windows_and_clipboard_are_moved_and_read() {
             }
         }
     };
-    within("the window's place", settled).await;
+    within("the window's position", settled).await;
     let error = desktop.focus_window("1").await.expect_err("no window");
     assert!(DesktopProblem::of(&error).is_some(), "{error:?}");
 
@@ -208,7 +209,7 @@ async fn mouse_windows_and_clipboard_are_moved_and_read() {
     assert_eq!(stopped.state, DesktopState::Inactive);
 }
 
-/// Whether the progress report of `ffmpeg` counts at least one frame: `frame=   12 fps=…`.
+/// Returns whether the progress report of `ffmpeg` counts at least one frame: `frame=   12 fps=…`.
 fn has_a_frame(report: &str) -> bool {
     let counts = report.split("frame=").skip(1).filter_map(|rest| rest.split_whitespace().next());
     counts.filter_map(|count| count.parse::<u32>().ok()).any(|count| count > 0)
@@ -228,7 +229,7 @@ async fn a_recording_is_downloaded_as_a_stream_and_deleted() {
     assert_eq!(begun.status, RecordingStatus::Recording);
     let again = desktop.start_recording().await.expect_err("one at a time");
     assert_eq!(DesktopProblem::of(&again).expect("a problem").kind, DesktopProblemKind::Conflict);
-    // The server stops the recorder with a signal, and a recording without a frame fails.
+    // The server stops the recorder with a signal. A recording without a frame would fail.
     let recorder = begun.process_id.expect("the process of the recorder");
     written_until(&server.plane().processes(), &recorder, has_a_frame).await;
     let ended = within("stopping", desktop.stop_recording()).await.expect("a recording");

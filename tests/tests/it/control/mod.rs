@@ -1,5 +1,5 @@
-//! Processes, terminals and the desktop: one suite on the mock server and on the released one, where the mock server has
-//! them.
+//! Processes, terminals and the desktop: one suite on the mock server and on the released one. The mock server has no
+//! desktop.
 
 mod desktop;
 mod operations;
@@ -13,7 +13,7 @@ use sdk_tests::{ReleasedServer, ReleasedSetup};
 
 use crate::servers::{STUB, released};
 
-/// The released version that the suite runs on.
+/// The version of the released server.
 const VERSION: &str = "0.4.2";
 
 /// A server of the suite.
@@ -23,7 +23,7 @@ enum Kind {
     Released,
 }
 
-/// A running server. It ends with this value.
+/// A running server. Dropping this value stops it.
 struct Server {
     running: Running,
     token: Option<&'static str>,
@@ -35,7 +35,7 @@ enum Running {
 }
 
 impl Server {
-    /// Starts one; `None`, with a word about it, where this machine cannot.
+    /// Starts a server. `None`, with a note on standard error, if this machine cannot run it.
     async fn start(kind: Kind) -> Option<Self> {
         Self::with_token(kind, None).await
     }
@@ -98,7 +98,7 @@ suite! {
     processes::a_process_is_created_listed_stopped_and_deleted
     processes::a_process_that_ignores_sigterm_is_killed
     processes::logs_are_read_by_stream_tail_and_position
-    processes::output_is_followed_to_its_end_with_what_children_write_late
+    processes::output_is_followed_to_its_end_including_late_output_of_children
     processes::large_output_is_followed_whole_and_in_order
     processes::bytes_pass_unchanged_in_both_directions
     processes::input_of_any_size_is_streamed_and_one_request_has_a_limit

@@ -1,7 +1,7 @@
-//! Every operation of the server's OpenAPI document is covered, or named here as left out.
+//! Every operation of the server's OpenAPI document is covered, or listed here as excluded.
 //!
-//! The released server does not serve its document. The TypeScript SDK of the same version has types made from it, with
-//! one member for each operation; `operations.txt` has the same names, with their methods and paths.
+//! The released server does not serve its document. The TypeScript SDK of the same version has types that were
+//! generated from it, with one member per operation. `operations.txt` lists the same names with methods and paths.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,11 +23,11 @@ use super::{Kind, Server, VERSION};
 
 const OPERATIONS: &str = include_str!("operations.txt");
 
-/// What is left out, and why.
+/// The excluded operations, with the reason.
 const LEFT_OUT: [(&str, &str); 1] =
-    [("get_v1_desktop_stream_ws", "the signalling of a WebRTC client, which this SDK is not")];
+    [("get_v1_desktop_stream_ws", "signalling for a WebRTC client, which this SDK does not have")];
 
-/// An operation: its name, method and path, with names in braces for what differs.
+/// An operation: name, method, and path with variables in braces.
 #[derive(Debug, Clone, Copy)]
 struct Operation {
     name: &'static str,
@@ -36,7 +36,7 @@ struct Operation {
 }
 
 impl Operation {
-    /// Whether a request is of this operation.
+    /// Returns whether a request belongs to this operation.
     fn is(&self, method: &str, path: &str) -> bool {
         let fits =
             |(wanted, seen): (&str, &str)| wanted == seen || (wanted.starts_with('{') && !seen.is_empty());
@@ -46,7 +46,7 @@ impl Operation {
             && self.path.split('/').zip(path.split('/')).all(fits)
     }
 
-    /// How many of its segments are names in braces.
+    /// Returns the number of variables in the path.
     fn variables(&self) -> usize {
         self.path.matches('{').count()
     }
@@ -61,14 +61,14 @@ fn operations() -> Vec<Operation> {
     OPERATIONS.lines().map(operation).collect()
 }
 
-/// The operation of a request: the one with the fewest variables that fits.
+/// Returns the operation of a request: the matching one with the fewest variables.
 fn operation_of(method: &str, path: &str) -> Option<&'static str> {
     let all = operations().into_iter().filter(|operation| operation.is(method, path));
     all.min_by_key(Operation::variables).map(|operation| operation.name)
 }
 
 #[tokio::test]
-async fn the_list_of_operations_is_that_of_the_servers_document() {
+async fn the_list_of_operations_matches_the_servers_document() {
     let listed: BTreeSet<&str> = operations().iter().map(|operation| operation.name).collect();
     assert_eq!(listed.len(), 71);
     let kept = || Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
@@ -97,7 +97,7 @@ async fn the_released_server_has_every_operation_of_the_list() {
     let Some(server) = Server::start(Kind::Released).await else { return };
     let http = http_client_builder().no_proxy().build().expect("a client");
     for operation in operations() {
-        // A method that it has not is 405 on a path that it has; a path that it has not says so in a problem.
+        // An unknown method of a known path is 405. An unknown path is a problem.
         let url = format!("{}{}", server.url(), operation.path.replace(['{', '}'], ""));
         let probe = http.request(reqwest::Method::OPTIONS, &url).send();
         let response = within(operation.name, probe).await.expect("a response");
@@ -112,7 +112,7 @@ async fn the_released_server_has_every_operation_of_the_list() {
 }
 
 #[tokio::test]
-async fn every_operation_is_covered_or_named_as_left_out() {
+async fn every_operation_is_covered_or_listed_as_excluded() {
     let server = MockServer::start().await;
     let options = ClientOptions::new(server.url()).agent("mock").server(ServerKind::PerAgent);
     let client = SandboxAgentClient::new(options.auto_connect(false)).expect("a client");
@@ -127,7 +127,7 @@ async fn every_operation_is_covered_or_named_as_left_out() {
     assert!(LEFT_OUT.iter().all(|(_, why)| !why.is_empty()));
 }
 
-/// Makes every call. What comes back is another test's: the desktop is not even installed here.
+/// Makes every call and ignores the results, which other tests check. The desktop is not installed here.
 async fn every_call(client: &SandboxAgentClient) {
     let (files, agents, config) = (client.files(), client.agents(), client.config());
     let _ = client.health().check().await;

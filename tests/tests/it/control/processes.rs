@@ -17,7 +17,7 @@ fn sh(script: &str) -> CreateProcess {
     CreateProcess::new("sh").args(["-c", script])
 }
 
-/// Everything a stream brings: the bytes, and how the process ended.
+/// Reads a stream to its end. Returns the bytes and the exited process.
 async fn to_the_end(mut follow: Follow) -> (Vec<u8>, ProcessInfo) {
     let mut bytes = Vec::new();
     let end = async {
@@ -30,16 +30,16 @@ async fn to_the_end(mut follow: Follow) -> (Vec<u8>, ProcessInfo) {
         }
     };
     let process = within("the end of the process", end).await;
-    assert!(follow.next().await.is_none(), "nothing comes behind the end");
+    assert!(follow.next().await.is_none(), "nothing follows the end");
     (bytes, process)
 }
 
-/// Waits until a process has written this.
+/// Waits until a process has written this text.
 async fn written(processes: &Processes, id: &str, text: &str) {
     written_until(processes, id, |output| output.contains(text)).await;
 }
 
-/// Waits until the output of a process meets the condition.
+/// Waits until the output of a process satisfies the condition.
 pub(super) async fn written_until(processes: &Processes, id: &str, condition: impl Fn(&str) -> bool) {
     let mut follow = processes.follow(id, FollowOptions::new());
     let mut seen = Vec::new();
@@ -94,7 +94,11 @@ pub(super) async fn a_process_is_created_listed_stopped_and_deleted(kind: Kind) 
         ids.push(processes.create(CreateProcess::new("cat").interactive(true)).await.expect("a process").id);
     }
     let listed = processes.list().await.expect("a list");
-    assert_eq!(listed.iter().map(|process| process.id.clone()).collect::<Vec<_>>(), ids, "in their order");
+    assert_eq!(
+        listed.iter().map(|process| process.id.clone()).collect::<Vec<_>>(),
+        ids,
+        "in order of creation"
+    );
     assert!(
         listed.iter().all(|process| process.is_running() && process.pid.is_some() && process.interactive)
     );
@@ -107,7 +111,11 @@ pub(super) async fn a_process_is_created_listed_stopped_and_deleted(kind: Kind) 
     let stopped = within("stopping", processes.stop(id)).await.expect("a process");
     assert_eq!(stopped.exit(), Some(ProcessExit::Signal), "{stopped:?}");
     assert!(stopped.exited_at_ms.is_some() && stopped.pid.is_none());
-    assert_eq!(processes.stop(id).await.expect("a process").exit(), stopped.exit(), "it stays as it is");
+    assert_eq!(
+        processes.stop(id).await.expect("a process").exit(),
+        stopped.exit(),
+        "a second stop changes nothing"
+    );
     let error = processes.send_input(id, "x").await.expect_err("it has exited");
     assert!(matches!(&error, Error::Http(http) if http.status == 409), "{error:?}");
     processes.delete(id).await.expect("it is deleted");
@@ -162,10 +170,10 @@ pub(super) async fn logs_are_read_by_stream_tail_and_position(kind: Kind) {
     assert_eq!(to_the_end(processes.follow(&id, behind)).await.0, b"");
 }
 
-pub(super) async fn output_is_followed_to_its_end_with_what_children_write_late(kind: Kind) {
+pub(super) async fn output_is_followed_to_its_end_including_late_output_of_children(kind: Kind) {
     let Some(server) = Server::start(kind).await else { return };
     let processes = server.plane().processes();
-    // The process exits before its child writes, so that its exit is reported before its last output.
+    // The process exits before its child writes, so its exit is reported before its last output.
     let script = "echo early; { sleep 0.3; echo late; } & exit 3";
     let id = processes.create(sh(script)).await.expect("a process").id;
     let options = FollowOptions::new().drain(Duration::from_secs(3));
@@ -181,7 +189,7 @@ pub(super) async fn large_output_is_followed_whole_and_in_order(kind: Kind) {
     let (bytes, process) = to_the_end(processes.follow(&id, FollowOptions::new())).await;
     let expected: String = (1..=200_000).map(|number| format!("{number}\n")).collect();
     assert_eq!(bytes.len(), expected.len());
-    assert!(bytes == expected.as_bytes(), "the bytes are others");
+    assert!(bytes == expected.as_bytes(), "the bytes differ");
     assert_eq!(process.exit(), Some(ProcessExit::Code(0)));
 }
 
@@ -210,7 +218,7 @@ pub(super) async fn input_of_any_size_is_streamed_and_one_request_has_a_limit(ki
     assert_eq!(String::from_utf8_lossy(&sum), cksum(&bytes).await);
 }
 
-/// What the program `cksum` prints about bytes.
+/// Returns the output of the program `cksum` for these bytes.
 async fn cksum(bytes: &[u8]) -> String {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), bytes).expect("it is written");
@@ -227,11 +235,7 @@ pub(super) async fn the_end_of_input_reaches_a_process_in_a_terminal(kind: Kind)
     processes.end_input(&id).await.expect("the end of input");
     let (bytes, process) = to_the_end(processes.follow(&id, FollowOptions::new())).await;
     let text = String::from_utf8_lossy(&bytes);
-    assert_eq!(
-        text.replace("^D\u{8}\u{8}", ""),
-        "hello\r\nhello\r\nover\r\n",
-        "and nothing of the server's own"
-    );
+    assert_eq!(text.replace("^D\u{8}\u{8}", ""), "hello\r\nhello\r\nover\r\n", "without text of the server");
     assert_eq!(process.exit(), Some(ProcessExit::Code(2)));
 
     let id = processes.create(CreateProcess::new("cat")).await.expect("a process").id;
@@ -247,7 +251,7 @@ pub(super) async fn limits_are_read_changed_and_kept(kind: Kind) {
     config.max_concurrent_processes = 1;
     config.max_run_timeout_ms = 100;
     let set = processes.set_config(&config).await.expect("new limits");
-    assert_eq!(set.default_run_timeout_ms, 100, "the default is taken down to the maximum");
+    assert_eq!(set.default_run_timeout_ms, 100, "the default is limited to the maximum");
     assert_eq!(processes.config().await.expect("the limits"), set);
     let slow = processes.run(RunProcess::new("sleep").args(["60"]).timeout(Duration::from_secs(60)));
     assert!(within("running", slow).await.expect("output").timed_out);

@@ -44,7 +44,7 @@ pub(super) async fn keys_reach_the_programs_in_the_shell(kind: Kind) {
     terminal.see("begun").await;
     terminal.line("some words").await;
     terminal.until("an echo", |screen| screen.matches("some words").count() == 2).await;
-    // Ctrl-C is the remote shell's, and does not end the local program.
+    // Ctrl-C goes to the remote shell and does not end the local program.
     terminal.key("C-c").await;
     terminal.see("interrupted").await;
     terminal.line("cat > /dev/null; echo do''ne").await;

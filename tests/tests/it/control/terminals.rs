@@ -8,7 +8,7 @@ use sdk_tests::within;
 
 use super::{Kind, Server};
 
-/// Reads until the terminal has shown a text, and gives what it has shown.
+/// Reads until the terminal has printed a text. Returns its output.
 async fn see(terminal: &mut ProcessTerminal, text: &str) -> String {
     let (mut seen, mut decoder) = (String::new(), LossyText::new());
     let seeing = async {
@@ -77,7 +77,7 @@ pub(super) async fn several_clients_share_a_terminal_and_may_leave_it(kind: Kind
     see(&mut second, "from-42").await;
     first.close().await;
     drop(second);
-    assert!(processes.get(&id).await.expect("the shell").is_running(), "it outlives its clients");
+    assert!(processes.get(&id).await.expect("the shell").is_running(), "it survives its clients");
     let (mut input, mut output) = processes.connect_terminal(&id).await.expect("a terminal").split();
     input.send_input("kill -9 $$\n").await.expect("input");
     let end = async {

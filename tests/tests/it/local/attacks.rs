@@ -3,12 +3,12 @@
 use std::{
     fs::{self, Permissions},
     io::{Read, Write},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     process::{Command, Output},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -53,20 +53,19 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 struct Rival {
     received: Arc<Mutex<Vec<u8>>>,
     stopped: Arc<AtomicBool>,
+    address: Arc<OnceLock<SocketAddr>>,
 }
 
 impl Rival {
     /// Serves a listener until the test ends, or until `stop`.
     fn serve(&self, listener: TcpListener) {
-        let Self { received, stopped } = self.clone();
-        listener.set_nonblocking(true).unwrap();
+        let Self { received, stopped, address } = self.clone();
+        address.set(listener.local_addr().unwrap()).unwrap();
         std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let Ok((mut stream, _)) = listener.accept() else {
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                };
-                stream.set_nonblocking(false).unwrap();
+            while let Ok((mut stream, _)) = listener.accept() {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
                 let received = Arc::clone(&received);
                 std::thread::spawn(move || {
                     let mut piece = [0; 4096];
@@ -79,9 +78,10 @@ impl Rival {
         });
     }
 
-    /// Closes the listener soon.
+    /// Closes the listener: a connection wakes the thread that accepts.
     fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
+        drop(TcpStream::connect(self.address.get().expect("the rival serves a listener")));
     }
 
     fn received(&self) -> String {

@@ -1,4 +1,4 @@
-//! Agents that die, in a turn and between turns.
+//! Agents that die during a turn and between turns.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::{
     watch::Seen,
 };
 
-/// How long the servers of these tests let a request wait for its agent. The released servers tell what a dead agent
-/// wrote to standard error only when this is over.
+/// The request timeout of the servers in these tests. The released servers report the stderr of a dead agent only
+/// after this time.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// A client that waits for the whole account of an end.
+/// Returns settings with which a client waits for all details of an end.
 fn patient() -> Knobs {
     Knobs { termination: Some(Duration::from_secs(15)), ..Knobs::default() }
 }
 
 async fn start(row: Row) -> Option<(Server, Peer)> {
     let server = Server::start(row.kind, Setup::dying(REQUEST_LIMIT)).await?;
-    // Of a server that is not ours nobody knows how long the whole account takes.
+    // The request timeout of an external server is unknown, and so is when its details arrive.
     let knobs = if row.kind == Kind::Given { Knobs::default() } else { patient() };
     let peer = Peer::try_connect(&server, row.via, knobs).await.expect("the handshake succeeds");
     Some((server, peer))
@@ -38,7 +38,7 @@ pub(super) async fn a_crash_in_a_turn_is_reported_once_with_code_and_stderr(row:
     let session = peer.session().await;
     let mut watch = peer.watch();
     let words = match row.kind.agent_is_no_process() {
-        // The official server throws away what its agent sent just before its end, so that is given time.
+        // The official server drops what its agent sent just before its end, so the agent waits.
         true => "say partial; delay 300; exit 3",
         false => "say partial; stderr 20; exit 3",
     };
@@ -51,19 +51,19 @@ pub(super) async fn a_crash_in_a_turn_is_reported_once_with_code_and_stderr(row:
         assert_eq!((info.exit_code, info.is_crash()), (Some(3), true), "{info:?}");
         let first = match row.kind {
             Kind::MockRpc => 1,
-            // They keep the last 16 lines.
+            // They report the last 16 lines.
             Kind::MockReleased | Kind::Released(_) | Kind::Adapter => 5,
-            // Nobody knows how long its limit is, which would have to pass before they come.
+            // They arrive only after its request timeout, which is unknown.
             _ => 21,
         };
         let lines: Vec<String> = (first..=20).map(|line| format!("stderr line {line}")).collect();
         assert!(info.last_stderr_lines(100).is_empty() || first < 21, "{info:?}");
         assert_eq!(info.last_stderr_lines(100), lines, "{info:?}");
         assert_eq!(watch.find("the end", exit).await, (Some(3), None));
-        // The agent does not die a second time, and what it is not asked cannot have happened.
+        // The agent does not die a second time, and a prompt that was not sent cannot have run.
         let late = peer.prompt(&session, "say too late").await;
         assert!(late.texts.is_empty() && !late.failure().maybe_executed(), "{late:?}");
-        assert_eq!(watch.rest().into_iter().filter_map(exit).count(), 0, "the end is told once");
+        assert_eq!(watch.rest().into_iter().filter_map(exit).count(), 0, "the end is reported once");
         return;
     }
     match row.kind {
@@ -74,7 +74,7 @@ pub(super) async fn a_crash_in_a_turn_is_reported_once_with_code_and_stderr(row:
     }
     if server.layout() != Layout::Official {
         assert_eq!(watch.find("the end", exit).await, (Some(3), None));
-        assert_eq!(watch.rest().into_iter().filter_map(exit).count(), 0, "the end is told once");
+        assert_eq!(watch.rest().into_iter().filter_map(exit).count(), 0, "the end is reported once");
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn a_signal_in_a_turn_is_reported_without_an_exit_code(row: Row
         return assert_eq!(failure.rpc_code(), Some(-32602), "{failure:?}");
     }
     assert!(failure.maybe_executed(), "{failure:?}");
-    // The released servers do not tell which signal it was.
+    // The released servers do not report the signal.
     let signal = (row.kind == Kind::MockRpc).then(|| "SIGKILL".to_owned());
     if server.layout() != Layout::Official {
         assert_eq!(watch.find("the end", exit).await, (None, signal.clone()));

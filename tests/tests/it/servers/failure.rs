@@ -1,10 +1,10 @@
-//! What a call failed with, whichever client made it.
+//! The error of a call, from either client.
 
 use acp_http_client::EndReasonError;
 use sandbox_agent_sdk::TerminationInfo;
 use sandbox_agent_sdk::error::LostReason;
 
-/// The error of one of the clients.
+/// The error of either client.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Sdk(Box<sandbox_agent_sdk::Error>),
@@ -26,7 +26,7 @@ impl Failure {
         }
     }
 
-    /// Whether the server said that the message is too large, or closed the connection during its upload.
+    /// Whether the server rejected the message as too large, or closed the connection during its upload.
     pub(crate) fn is_too_large(&self) -> bool {
         match self {
             Self::Sdk(error) => {
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// Whether the server does not know the connection any more.
+    /// Whether the server no longer knows the connection.
     pub(crate) fn is_server_gone(&self) -> bool {
         match self {
             Self::Sdk(error) => matches!(
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// Whether the server was found to have been restarted.
+    /// Whether a restart of the server was detected.
     pub(crate) fn is_restart(&self) -> bool {
         match self {
             Self::Sdk(error) => matches!(**error, sandbox_agent_sdk::Error::ServerRestarted { .. }),
@@ -82,7 +82,7 @@ impl Failure {
         }
     }
 
-    /// How the agent ended; only the SDK's client knows.
+    /// Returns how the agent ended. Only the SDK's client reports that.
     pub(crate) fn termination(&self) -> Option<&TerminationInfo> {
         match self {
             Self::Sdk(error) => error.termination(),

@@ -1,4 +1,4 @@
-//! Files, where a server has any.
+//! Files, on servers that support them.
 
 use sandbox_agent_sdk::{Error, ServerKind};
 use sdk_tests::within;
@@ -9,22 +9,22 @@ use super::{
     server::{Kind, Server, Setup},
 };
 
-/// The largest file that one request takes.
+/// The largest file that one request accepts.
 const LIMIT: usize = 2 << 20;
 
-/// One request takes 2 MiB at most, and a larger file goes in parts where the server can put them together.
+/// One request accepts at most 2 MiB. A larger file is written in parts if the server can join them.
 pub(super) async fn files_are_written_and_read_over_the_limit_of_one_request(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::any_agent()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     let client = peer.sdk().expect("only the SDK has files");
     let files = client.files();
-    // The files of a server that is not ours are somebody's: a folder that nobody else has, and not for longer than this.
+    // An external server has files of its users, so the test uses a unique folder and deletes it.
     let folder = format!("sdk-suite-{}", std::process::id());
     let path = |name: &str| format!("{folder}/{name}");
     let small = within("writing", files.write(path("small"), "small")).await;
     if row.kind == Kind::Adapter {
-        // It has no files, and says so with a bare status.
-        let error = small.expect_err("there is nothing to write to");
+        // It does not support files and responds with a plain 404.
+        let error = small.expect_err("files are not supported");
         assert!(matches!(&error, Error::Http(http) if http.status == 404), "{error:?}");
         return;
     }
@@ -40,7 +40,7 @@ pub(super) async fn files_are_written_and_read_over_the_limit_of_one_request(row
     let parts = within("writing in parts", files.write_in_parts(path("large"), large.clone())).await;
     let kind = client.capabilities().expect("it is connected").server;
     if row.kind == Kind::Given && kind == ServerKind::Shared {
-        // It may or may not run commands.
+        // It may or may not be able to run commands.
         assert!(matches!(parts, Ok(_) | Err(Error::Unsupported { .. })), "{parts:?}");
     } else {
         parts.expect("a large file is written in parts");

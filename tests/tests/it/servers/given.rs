@@ -1,6 +1,6 @@
-//! Whatever `SANDBOX_AGENT_URL` points at: a server that is not ours.
+//! An external server: the one at `SANDBOX_AGENT_URL`.
 //!
-//! Nobody here may kill it, knows its limits, or can say which agent it has. It is asked for everything else.
+//! The tests must not kill it and do not know its limits or its agent. Every other behaviour is tested.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use super::{
     server::{Layout, Setup},
 };
 
-/// The behaviours that are not shown on such a server, and why: each of the others is a test of its row.
+/// The behaviours that are not tested on such a server, with the reason. All others are tests of its row.
 pub(super) const NOT_APPLICABLE: [(&str, &str); 3] = [
     (
         "a_server_that_is_killed_and_restarted_fails_the_turn_and_can_be_used_again",
@@ -26,14 +26,14 @@ pub(super) const NOT_APPLICABLE: [(&str, &str); 3] = [
     ("a_turn_of_a_killed_program_gets_its_permission_and_its_end", "its agent may not ask for a permission"),
 ];
 
-/// What the agent calls itself that obeys the words of this suite.
+/// The name of the agent that obeys the directives of this suite.
 const STUB_NAME: &str = "stub-agent";
 
-/// A server that is not ours is asked for one thing at a time. It is also what keeps a flood of one test from pushing the
-/// events of another out of a ring that they share.
+/// Serializes the tests of an external server. Otherwise a flood of one test could push the events of another test
+/// out of a shared replay buffer.
 static ALONE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
-/// A server that runs somewhere.
+/// An external server.
 #[derive(Debug)]
 pub(crate) struct Given {
     url: String,
@@ -45,12 +45,11 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Finds out what is there; `None`, with a word about it, where there is nothing that the behaviour can be shown
-    /// with.
+    /// Examines the server. `None`, with a note on standard error, if the behaviour cannot be tested on it.
     pub(crate) async fn find(setup: &Setup) -> Option<Self> {
         let Some(url) = variable("SANDBOX_AGENT_URL") else {
             say_not_run(
-                "SANDBOX_AGENT_URL points at no server; servers::given_row shows this row on servers of its own",
+                "SANDBOX_AGENT_URL is not set; servers::given_row runs this row on servers that it starts",
             );
             return None;
         };
@@ -64,23 +63,20 @@ impl Given {
         if let Some(token) = &token {
             options = options.token(token);
         }
-        let client = options.build().expect("options that can be used");
-        let known = within("a look at the given server", client.connect()).await;
-        let known =
-            known.expect("SANDBOX_AGENT_URL points at a server that has this agent and takes this token");
+        let client = options.build().expect("valid options");
+        let known = within("connecting to the external server", client.connect()).await;
+        let known = known.expect("the server at SANDBOX_AGENT_URL has this agent and accepts this token");
         within("leaving it", client.disconnect()).await.expect("disconnecting does not fail");
         let layout = if known.server == ServerKind::PerAgent { Layout::PerAgent } else { Layout::Shared };
         let obeys = known.agent_name.as_deref() == Some(STUB_NAME);
         if !obeys && !setup.any_agent {
             say_not_run(
-                "not applicable: the agent of this server is not the stub agent, whose words it takes",
+                "not applicable: the agent of this server does not obey the directives of the stub agent",
             );
             return None;
         }
         if setup.kills_agent && layout == Layout::Shared {
-            say_not_run(
-                "not applicable: other clients of this server have the same agent, which would be killed",
-            );
+            say_not_run("not applicable: the test would kill an agent that other clients share");
             return None;
         }
         Some(Self { url, token, agent, layout, obeys, _alone: alone })
@@ -102,7 +98,7 @@ impl Given {
         self.layout
     }
 
-    /// Whether its agent does what the words of the stub agent say.
+    /// Whether its agent obeys the directives of the stub agent.
     pub(crate) fn obeys(&self) -> bool {
         self.obeys
     }

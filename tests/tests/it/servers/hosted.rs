@@ -1,4 +1,4 @@
-//! A server in this process, on a runtime of its own, so that it can be killed like a process.
+//! A server in this process, on its own runtime, so that it can be killed like a process.
 
 use std::{
     future::Future,
@@ -9,7 +9,7 @@ use std::{
 use sdk_tests::LIMIT;
 use tokio::runtime::{Builder, Runtime};
 
-/// A server on a port of 127.0.0.1 that it keeps over restarts.
+/// A server on 127.0.0.1 that keeps its port over restarts.
 #[derive(Debug)]
 pub(crate) struct Hosted {
     address: SocketAddr,
@@ -17,7 +17,7 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// Runs `serve` with a socket that listens on a free port.
+    /// Runs `serve` with a listener on a free port.
     pub(crate) fn start<F, S>(serve: S) -> Self
     where
         S: FnOnce(TcpListener) -> F,
@@ -34,14 +34,14 @@ impl Hosted {
         format!("http://{}", self.address)
     }
 
-    /// Ends everything at once, as a signal would.
+    /// Ends everything at once, like SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 
-    /// Runs `serve` with a new socket on the same port.
+    /// Runs `serve` with a new listener on the same port.
     pub(crate) async fn restart<F, S>(&mut self, serve: S)
     where
         S: FnOnce(TcpListener) -> F,
@@ -52,7 +52,7 @@ impl Hosted {
         let listener = loop {
             match TcpListener::bind(self.address) {
                 Ok(listener) => break listener,
-                // The tasks of the old runtime, and with them its socket, go in the background.
+                // The old runtime drops its tasks, and with them the listener, in the background.
                 Err(error) => assert!(begun.elapsed() < LIMIT, "the port is not free again: {error}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! What is too large.
+//! Prompts that are too large.
 
 use super::{
     Row,
@@ -6,10 +6,10 @@ use super::{
     server::{Server, Setup},
 };
 
-/// A prompt that shows whether a limit is above that of the released servers, and is read quickly all the same.
+/// A size above the limit of the released servers that is still read quickly.
 const ENOUGH: usize = 3 << 20;
 
-pub(super) async fn a_prompt_over_the_servers_limit_is_refused_as_too_large(row: Row) {
+pub(super) async fn a_prompt_over_the_servers_limit_is_rejected_as_too_large(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     let session = peer.session().await;
@@ -18,7 +18,7 @@ pub(super) async fn a_prompt_over_the_servers_limit_is_refused_as_too_large(row:
     let failure = failed.failure();
     assert!(failure.is_too_large(), "{failure:?}");
     assert!(!failure.maybe_executed() && failed.texts.is_empty());
-    // The session does not suffer, and a prompt that fits is taken.
+    // The session remains usable, and a prompt within the limit is accepted.
     let padding = " ".repeat((limit - 4096).min(ENOUGH));
     let reply = peer.prompt(&session, &format!("say it fits;{padding}")).await;
     server.said(&reply, &["it fits"]);

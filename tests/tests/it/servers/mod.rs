@@ -1,5 +1,5 @@
-//! The same suite against every server that users run: each behaviour is written once, and is a test of its own for
-//! each server and each client that can talk to it.
+//! One suite for every server that users run. Each behaviour is written once and is a separate test for each server
+//! and each client that supports it.
 
 mod failure;
 mod given;
@@ -13,11 +13,11 @@ mod crashes;
 mod files;
 mod flood;
 mod given_row;
-mod kept;
 mod lifecycle;
 mod limits;
 mod opening;
 mod page;
+mod stored;
 mod turns;
 
 use peer::Via;
@@ -42,14 +42,14 @@ macro_rules! tests {
     )*};
 }
 
-/// What is shown on every server, with both clients.
+/// Behaviours of every server, with both clients.
 macro_rules! everywhere {
     ($row:expr) => {
         tests! {
             $row;
             opening::a_handshake_names_the_agent
-            opening::every_session_has_an_id_of_its_own
-            opening::a_wrong_token_is_refused_as_such
+            opening::every_session_has_its_own_id
+            opening::a_wrong_token_is_rejected_with_a_typed_error
             opening::two_clients_of_one_server_do_not_disturb_each_other
             opening::a_client_that_reuses_ids_does_not_disturb_another
             turns::five_thousand_updates_arrive_in_order_before_the_response
@@ -63,24 +63,24 @@ macro_rules! everywhere {
             lifecycle::a_session_is_loaded_and_resumed_by_another_client
             lifecycle::closing_is_bounded_and_ends_the_agent_where_it_is_ours
             flood::every_loss_in_a_flood_is_reported_with_its_bounds
-            limits::a_prompt_over_the_servers_limit_is_refused_as_too_large
+            limits::a_prompt_over_the_servers_limit_is_rejected_as_too_large
         }
     };
 }
 
-/// What only the SDK's client has.
+/// Behaviours of the SDK's client only.
 macro_rules! by_sdk {
     ($row:expr) => {
         tests! {
             $row;
-            kept::a_stored_session_continues_after_its_program_restarted
-            kept::a_stored_session_continues_after_its_agent_crashed
+            stored::a_stored_session_continues_after_its_program_restarted
+            stored::a_stored_session_continues_after_its_agent_crashed
             files::files_are_written_and_read_over_the_limit_of_one_request
         }
     };
 }
 
-/// What is done to servers of our own only; [`given::NOT_APPLICABLE`] names these and why.
+/// Behaviours that are not tested on external servers; see [`given::NOT_APPLICABLE`].
 macro_rules! ours {
     ($row:expr) => {
         tests! {
@@ -94,16 +94,16 @@ macro_rules! ours_by_sdk {
     ($row:expr) => {
         tests! {
             $row;
-            kept::a_stored_session_continues_after_its_server_was_killed
-            kept::a_turn_of_a_killed_program_gets_its_permission_and_its_end
+            stored::a_stored_session_continues_after_its_server_was_killed
+            stored::a_turn_of_a_killed_program_gets_its_permission_and_its_end
         }
     };
 }
 
-/// A server that the SDK's client does not speak with.
+/// A server that the SDK's client does not support.
 macro_rules! refused {
     ($row:expr) => {
-        tests! { $row; opening::the_sdk_refuses_a_server_of_another_kind }
+        tests! { $row; opening::the_sdk_rejects_a_server_of_another_kind }
     };
 }
 

@@ -1,5 +1,5 @@
-//! An agent written on the official SDK, which obeys the same words as the stub agent as far as it can: it is no
-//! process, and so it has no exit code, no signal, no standard error and no lines that are no messages.
+//! An agent on the official SDK that obeys most directives of the stub agent. It is not a process, so it has no exit
+//! code, no signal, no standard error, and cannot print other lines than messages.
 
 use std::{
     collections::HashMap,
@@ -17,11 +17,11 @@ use agent_client_protocol::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// What the agents of all connections to one server share, and remember when it is restarted.
+/// The state that the agents of all connections share. It survives restarts of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     next: AtomicU64,
-    /// What was said in each session.
+    /// The texts of each session.
     said: Mutex<HashMap<String, Vec<String>>>,
     /// The turns that can be cancelled.
     turns: Mutex<HashMap<String, watch::Sender<bool>>>,
@@ -63,7 +63,7 @@ pub(crate) fn agent(memory: Arc<Memory>) -> impl ConnectTo<Client> {
 }
 
 impl Memory {
-    /// The answer or the refusal; the outer error is that of the connection.
+    /// Returns the result or the error response. The outer error is that of the connection.
     fn answer(&self, method: &str, session: &str, cx: &Connection) -> Result<Result<Value, Error>, Error> {
         let answer = match method {
             "initialize" => json!({
@@ -141,7 +141,7 @@ impl Turn {
                 }
                 ["hang"] => drop(self.cancelled.wait_for(|cancelled| *cancelled).await),
                 ["answer"] => self.answer(responder.take())?,
-                // This is the nearest to a crash that an agent in the server's own process has.
+                // The closest to a crash for an agent inside the server.
                 ["exit", code] => return Err(Error::internal_error().data(format!("exit {code}"))),
                 [word, ..] if PROCESS_WORDS.contains(word) => {
                     let refusal = Error::invalid_params().data(format!("`{piece}` needs a process"));
@@ -182,7 +182,7 @@ impl Turn {
     }
 }
 
-/// What the stub agent can do and this one cannot.
+/// The directives that need a process.
 const PROCESS_WORDS: [&str; 5] = ["stderr", "garbage", "signal", "torn", "close-stdout"];
 
 fn chunk(session: &str, text: &str) -> Result<UntypedMessage, Error> {

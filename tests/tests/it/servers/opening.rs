@@ -16,14 +16,14 @@ pub(super) async fn a_handshake_names_the_agent(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::any_agent()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     if !server.obeys() {
-        // An agent of somebody's has whatever name it has, or none.
+        // The agent of an external server may have any name, or none.
         return;
     }
     let expected = if row.kind.agent_is_no_process() { "official-agent" } else { "stub-agent" };
     assert_eq!(peer.agent_name(), expected);
 }
 
-pub(super) async fn every_session_has_an_id_of_its_own(row: Row) {
+pub(super) async fn every_session_has_its_own_id(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::any_agent()).await else { return };
     let peer = Peer::connect(&server, row.via).await;
     let (one, two) = (peer.session().await, peer.session().await);
@@ -34,18 +34,18 @@ pub(super) async fn every_session_has_an_id_of_its_own(row: Row) {
     }
 }
 
-pub(super) async fn a_wrong_token_is_refused_as_such(row: Row) {
+pub(super) async fn a_wrong_token_is_rejected_with_a_typed_error(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::token("right")).await else { return };
     let knobs = Knobs { token: Some("wrong"), ..Knobs::default() };
     let refused = Peer::try_connect(&server, row.via, knobs).await;
     let has_tokens = if row.kind == Kind::Given { server.token().is_some() } else { row.kind.has_tokens() };
     if has_tokens {
-        let failure = refused.expect_err("the wrong token is refused");
+        let failure = refused.expect_err("a wrong token is rejected");
         assert!(failure.is_unauthorized(), "{failure:?}");
         assert_eq!(failure.http_status(), Some(401));
         assert!(!failure.maybe_executed(), "{failure:?}");
     } else {
-        refused.expect("this server looks at no token");
+        refused.expect("this server checks no token");
     }
     Peer::connect(&server, row.via).await.session().await;
 }
@@ -61,15 +61,15 @@ pub(super) async fn two_clients_of_one_server_do_not_disturb_each_other(row: Row
     let (left, right) = tokio::join!(turns.0, turns.1);
     server.said(&left, &["a", "b"]);
     server.said(&right, &["c", "d"]);
-    // One that leaves takes nothing from the other.
+    // A client that disconnects does not affect the other.
     two.close().await;
     let reply = one.prompt(&first, "say still here").await;
     server.said(&reply, &["still here"]);
 }
 
-/// The official transport is the protocol client's. The SDK's client says that it found no server of its kinds, and
-/// nothing was sent to an agent.
-pub(super) async fn the_sdk_refuses_a_server_of_another_kind(row: Row) {
+/// Only the protocol client supports the official transport. The SDK's client reports an unknown kind of server and
+/// sends nothing to an agent.
+pub(super) async fn the_sdk_rejects_a_server_of_another_kind(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let failure =
         Peer::try_connect(&server, row.via, Knobs::default()).await.expect_err("it is another kind");
@@ -77,8 +77,8 @@ pub(super) async fn the_sdk_refuses_a_server_of_another_kind(row: Row) {
     assert!(!failure.maybe_executed() && !failure.is_unauthorized(), "{failure:?}");
 }
 
-/// Another client counts its requests from 1 on the same endpoint, as many do, and has two of the same number under
-/// way at once: of those the released server answers neither in its body.
+/// Another client on the same endpoint counts its request ids from 1, as many clients do, and uses one id twice at the
+/// same time. The released server then responds to neither request in its body.
 pub(super) async fn a_client_that_reuses_ids_does_not_disturb_another(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::default()).await else { return };
     let (peer, proxy) = Peer::recorded(&server, row.via).await;
@@ -90,14 +90,14 @@ pub(super) async fn a_client_that_reuses_ids_does_not_disturb_another(row: Row) 
     let other = foreign.session().await;
     let prompt = |text: &str| json!({ "sessionId": other, "prompt": [{ "type": "text", "text": text }] });
     let list = json!({});
-    // Whatever becomes of these, they are none of our client's business.
+    // The results of these requests do not matter to our client.
     let theirs = tokio::join!(
         foreign.post(1, "session/prompt", prompt("say foreign; delay 200")),
         foreign.post(1, "session/list", list.clone()),
         foreign.post(1, "session/list", list),
     );
     if row.kind.is_released() || row.kind == Kind::Adapter {
-        // The first one is thrown out by the second, and that one goes with it.
+        // The second request evicts the first, and neither gets a response in its body.
         assert_eq!(theirs.0, Value::Null, "the body of a prompt whose id was used again: {theirs:?}");
     }
     let reply = turn.await;
@@ -108,7 +108,7 @@ pub(super) async fn a_client_that_reuses_ids_does_not_disturb_another(row: Row) 
     assert_eq!(next.texts, ["next"]);
 }
 
-/// A client that counts from 1 and looks at no stream.
+/// A client that counts request ids from 1 and reads no stream.
 struct Foreign {
     http: reqwest::Client,
     url: String,
@@ -117,10 +117,10 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// A client of the same endpoint, or of another connection where every client has its own.
+    /// Creates a client on the same endpoint, or with its own connection if each client has one.
     async fn beside(server: &Server, proxy: Option<&Proxy>) -> Self {
         let http = http_client_builder().timeout(Duration::from_secs(2)).build().expect("an HTTP client");
-        // The path that our client uses, which is nobody's secret here.
+        // The path that our client uses.
         let path = proxy.map_or(Some("/acp".to_owned()), Proxy::endpoint).expect("our client has posted");
         let mut foreign = Self { http, url: server.url() + &path, token: server.token(), connection: None };
         if server.layout() == Layout::Official {
@@ -138,7 +138,7 @@ impl Foreign {
         body["result"]["sessionId"].as_str().unwrap_or("unknown").to_owned()
     }
 
-    /// The body of the answer, or nothing where none came.
+    /// Returns the body of the response, or null without one.
     async fn post(&self, id: u64, method: &str, params: Value) -> Value {
         let Ok(answer) = self.send(id, method, params).await else { return Value::Null };
         let Ok(body) = answer.bytes().await else { return Value::Null };

@@ -1,10 +1,10 @@
-//! The page about servers says what this suite shows, and the suite leaves nothing out without a word.
+//! Keeps `docs/servers.md` and the suite consistent.
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
 
 use super::given::NOT_APPLICABLE;
 
-/// The tests of this program, by their paths.
+/// Returns the paths of all tests of this program.
 fn tests() -> BTreeSet<String> {
     let mut program = Command::new(env::current_exe().expect("this program"));
     let list = program.args(["--list", "--format", "terse"]).output().expect("a list of tests");
@@ -22,7 +22,7 @@ fn page() -> String {
     fs::read_to_string(path).expect("the page about servers")
 }
 
-/// What stands between backticks and looks like the name of a test.
+/// Returns the words in backticks that look like the name of a test.
 fn names(page: &str) -> BTreeSet<&str> {
     let quoted = page.split('`').skip(1).step_by(2);
     let word = |name: &&str| {
@@ -41,7 +41,7 @@ fn every_test_that_the_page_names_exists() {
     let unknown: Vec<&&str> =
         named.iter().filter(|name| !last.contains(**name) && !rows.contains(**name)).collect();
     assert!(unknown.is_empty(), "the page names tests that do not exist: {unknown:?}");
-    assert!(!page.contains('\u{2026}'), "names are written out, so that they can be looked for");
+    assert!(!page.contains('\u{2026}'), "test names are written in full");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn every_behaviour_and_every_row_is_on_the_page() {
     let rows: BTreeSet<String> = tests()
         .iter()
         .filter_map(|test| Some(test.strip_prefix("servers::")?.split("::").next()?.to_owned()))
-        .filter(|row| !["page", "given_row", "kept"].contains(&row.as_str()))
+        .filter(|row| !["page", "given_row", "stored"].contains(&row.as_str()))
         .collect();
     let missing = |name: &&String| !page.contains(&format!("`{name}`"));
     assert_eq!(rows.iter().filter(missing).collect::<Vec<_>>(), Vec::<&String>::new(), "rows");
@@ -59,17 +59,17 @@ fn every_behaviour_and_every_row_is_on_the_page() {
 }
 
 #[test]
-fn a_given_server_is_asked_for_everything_but_what_the_page_names() {
+fn an_external_server_is_tested_except_for_what_the_page_names() {
     let mut shown = behaviours_of("what_sandbox_agent_url_points_at");
     let page = page();
     for (behaviour, why) in NOT_APPLICABLE {
-        assert!(shown.insert(behaviour.to_owned()), "{behaviour} is shown");
+        assert!(shown.insert(behaviour.to_owned()), "{behaviour} is tested");
         assert!(page.contains(why), "the page does not say: {why}");
     }
     assert_eq!(shown, behaviours_of("released_0_4_2_by_sdk"));
 }
 
-/// Runs one test of a released server in a process that finds no npm, and no program that was fetched before.
+/// Runs one test of a released server in a process without npm and without a downloaded program.
 fn without_npm(ci: bool) -> (bool, String) {
     let empty = tempfile::tempdir().expect("a temporary folder");
     let mut test = Command::new(env::current_exe().expect("this program"));
@@ -81,15 +81,15 @@ fn without_npm(ci: bool) -> (bool, String) {
         test.env("CI", "true");
     }
     let output = test.output().expect("the test runs");
-    let told = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
 #[test]
-fn without_npm_a_row_says_that_it_was_not_run_and_in_ci_it_fails() {
-    let (passed, told) = without_npm(false);
+fn without_npm_a_row_reports_that_it_was_not_run_and_fails_in_ci() {
+    let (passed, printed) = without_npm(false);
     let note = "NOT RUN: servers::released_0_4_2_by_sdk::a_handshake_names_the_agent: the released server 0.4.2 cannot";
-    assert!(passed && told.contains(note) && told.contains("npm cannot be run"), "{told}");
-    let (passed, told) = without_npm(true);
-    assert!(!passed && told.contains("npm cannot be run"), "{told}");
+    assert!(passed && printed.contains(note) && printed.contains("npm cannot be run"), "{printed}");
+    let (passed, printed) = without_npm(true);
+    assert!(!passed && printed.contains("npm cannot be run"), "{printed}");
 }

@@ -1,4 +1,4 @@
-//! The clients under test, behind one face.
+//! The clients under test, behind one interface.
 
 use std::{fmt, time::Duration};
 
@@ -25,7 +25,7 @@ use super::{
     watch::Watch,
 };
 
-/// Which client is under test.
+/// The client under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via {
     /// `SandboxAgentClient`.
@@ -34,7 +34,7 @@ pub(crate) enum Via {
     Protocol,
 }
 
-/// How long a server may take to confirm a close; some never do.
+/// How long to wait for a server to confirm a close. Some never do.
 pub(crate) const CLOSE: Duration = Duration::from_millis(400);
 
 /// A client of a server.
@@ -46,45 +46,45 @@ enum Client {
     Sdk(SandboxAgentClient),
     Protocol {
         client: AcpHttpClient,
-        /// What the agent calls itself.
+        /// The name that the agent reports.
         agent: String,
-        /// Answers what the agent asks.
+        /// Responds to agent requests.
         _asked: JoinSet<()>,
     },
 }
 
-/// What a client is set up with beyond what its server says.
+/// Settings of a client that differ from its server's defaults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Knobs {
-    /// Instead of the server's own.
+    /// The URL, instead of the server's.
     pub(crate) url: Option<String>,
-    /// Instead of the server's own.
+    /// The token, instead of the server's.
     pub(crate) token: Option<&'static str>,
-    /// The last segment of the path where there is one for each agent.
+    /// The server id in the path, on servers that have one.
     pub(crate) server_id: Option<&'static str>,
-    /// How long the rest of an account of an agent's end is waited for.
+    /// How long to wait for the details of an agent's end.
     pub(crate) termination: Option<Duration>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug)]
 pub(crate) struct Reply {
     /// The texts of the agent's message, chunk by chunk.
     pub(crate) texts: Vec<String>,
-    /// What the client says is missing.
+    /// The events that the client reports as missing.
     pub(crate) missed: Vec<Missing>,
-    /// The numbers of the events that brought the texts, where the client tells.
+    /// The ids of the events with these texts, if the client reports them.
     pub(crate) ids: Vec<u64>,
-    /// Why it stopped.
+    /// The stop reason, or the error.
     pub(crate) outcome: Result<String, Failure>,
 }
 
-/// Events that the client says are missing.
+/// Events that the client reports as missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// How many texts had come before.
+    /// How many texts were received before.
     pub(crate) at: usize,
 }
 
@@ -95,7 +95,7 @@ impl Missing {
 }
 
 impl Reply {
-    /// Why the turn failed.
+    /// Returns the error of the turn.
     pub(crate) fn failure(&self) -> &Failure {
         match &self.outcome {
             Err(failure) => failure,
@@ -103,7 +103,7 @@ impl Reply {
         }
     }
 
-    /// Fails the test unless the turn ended like this.
+    /// Checks the stop reason of the turn.
     pub(crate) fn ended(&self, reason: &str) {
         match &self.outcome {
             Ok(stopped) => assert_eq!(stopped, reason),
@@ -113,7 +113,7 @@ impl Reply {
 }
 
 impl Peer {
-    /// Connects and shakes hands.
+    /// Connects and performs the handshake.
     pub(crate) async fn connect(server: &Server, via: Via) -> Self {
         Self::try_connect(server, via, Knobs::default()).await.expect("the handshake succeeds")
     }
@@ -126,9 +126,9 @@ impl Peer {
         Ok(Self { client })
     }
 
-    /// Connects through a proxy that records; straight where the proxy cannot stand between.
+    /// Connects through a recording proxy, or directly if the proxy does not support the server.
     pub(crate) async fn recorded(server: &Server, via: Via) -> (Self, Option<Proxy>) {
-        // The proxy speaks HTTP/1.1 only.
+        // The proxy supports HTTP/1.1 only.
         if server.kind() == Kind::OfficialHttp2 {
             return (Self::connect(server, via).await, None);
         }
@@ -145,7 +145,7 @@ impl Peer {
         }
     }
 
-    /// What the agent calls itself.
+    /// Returns the name that the agent reports.
     pub(crate) fn agent_name(&self) -> String {
         match &self.client {
             Client::Sdk(client) => {
@@ -163,7 +163,7 @@ impl Peer {
     }
 
     pub(crate) async fn session(&self) -> String {
-        within("session/new", self.new_session()).await.expect("a session can be made")
+        within("session/new", self.new_session()).await.expect("a session")
     }
 
     pub(crate) async fn new_session(&self) -> Result<String, Failure> {
@@ -175,7 +175,7 @@ impl Peer {
         }
     }
 
-    /// Starts a turn and runs it to its end, on a task of its own.
+    /// Starts a turn and runs it to its end on a separate task.
     pub(crate) fn prompt(&self, session: &str, text: &str) -> BoxFuture<'static, Reply> {
         let text = text.to_owned();
         let session = session.to_owned();
@@ -221,7 +221,7 @@ impl Peer {
         }
     }
 
-    /// What happens from now on.
+    /// Subscribes to the events from now on.
     pub(crate) fn watch(&self) -> Watch {
         match &self.client {
             Client::Sdk(client) => Watch::Sdk(client.events()),
@@ -229,7 +229,7 @@ impl Peer {
         }
     }
 
-    /// Ends the connection; says whether the server confirmed it, where the client tells.
+    /// Closes the connection. Returns whether the server confirmed it, if the client reports that.
     pub(crate) async fn close(&self) -> Option<bool> {
         match &self.client {
             Client::Sdk(client) => {
@@ -247,12 +247,12 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Quick enough for a test, and patient enough for a server that is killed and started again.
+/// Returns a policy that is fast enough for a test and long enough for a server restart.
 fn reconnect() -> ReconnectPolicy {
     ReconnectPolicy::default()
 }
 
-/// How the SDK's client is set up for a server.
+/// Returns the options of the SDK's client for a server.
 pub(crate) fn options(server: &Server, knobs: &Knobs) -> ClientOptions {
     let mut timeouts = ClientTimeouts::default().disconnect(CLOSE);
     if let Some(patience) = knobs.termination {
@@ -269,7 +269,7 @@ pub(crate) fn options(server: &Server, knobs: &Knobs) -> ClientOptions {
         options = options.token(token);
     }
     if server.kind() == Kind::MockReleased {
-        // The mock server has all faces at once; any other server is found out.
+        // The mock server has all endpoints, so the kind is set. Other servers are detected.
         options = options.server(ServerKind::PerAgent);
     }
     options
@@ -323,7 +323,7 @@ async fn sdk_turn(client: SandboxAgentClient, session: String, text: String) -> 
             UpdateKind::Missed(Missed::Gap(gap)) => {
                 missed.push(Missing { from: gap.from, to: gap.to, at: texts.len() });
             }
-            UpdateKind::Missed(other) => panic!("the turn was read, and yet: {other:?}"),
+            UpdateKind::Missed(other) => panic!("the turn was read and still missed updates: {other:?}"),
             _ => texts.extend(update.message_text().map(str::to_owned)),
         }
     }

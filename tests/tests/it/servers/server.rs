@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     OfficialHttp1,
     /// The official server, over HTTP/2.
     OfficialHttp2,
-    /// Whatever `SANDBOX_AGENT_URL` points at.
+    /// The server at `SANDBOX_AGENT_URL`.
     Given,
 }
 
@@ -56,34 +56,34 @@ pub(crate) enum Layout {
 }
 
 impl Kind {
-    /// Whether the agent lives in the server's own process and is no process.
+    /// Whether the agent runs inside the server and is not a process.
     pub(crate) fn agent_is_no_process(self) -> bool {
         matches!(self, Self::OfficialHttp1 | Self::OfficialHttp2)
     }
 
-    /// Whether it knows tokens at all; the others leave that to whatever stands before them.
+    /// Whether the server checks tokens. The others leave that to a proxy.
     pub(crate) fn has_tokens(self) -> bool {
         !matches!(self, Self::Adapter | Self::OfficialHttp1 | Self::OfficialHttp2)
     }
 
-    /// Whether it is one of the released servers, or does as they do.
+    /// Whether it is a released server or behaves like one.
     pub(crate) fn is_released(self) -> bool {
         matches!(self, Self::MockReleased | Self::Released(_))
     }
 }
 
-/// How an agent takes up sessions of an earlier life.
+/// How an agent reopens sessions of an earlier process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TakesUp {
+pub(crate) enum Reopen {
     /// It resumes them.
     Resume,
     /// It loads them, with their history.
     Load,
-    /// Not at all.
+    /// It can do neither.
     Neither,
 }
 
-impl TakesUp {
+impl Reopen {
     pub(crate) const ALL: [Self; 3] = [Self::Resume, Self::Load, Self::Neither];
 
     fn as_str(self) -> &'static str {
@@ -95,16 +95,16 @@ impl TakesUp {
     }
 }
 
-/// What a server is started with.
+/// The settings of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setup {
     pub(crate) token: Option<&'static str>,
     pub(crate) request_limit: Option<Duration>,
-    /// How its agent takes up sessions; both ways unless told otherwise.
-    pub(crate) takes_up: Option<TakesUp>,
-    /// Whether the behaviour can be shown with any agent, and not only with one that obeys the stub agent's words.
+    /// How its agent reopens sessions; by default it can resume and load.
+    pub(crate) reopen: Option<Reopen>,
+    /// Whether the test works with any agent, and not only with one that obeys the directives of the stub agent.
     pub(crate) any_agent: bool,
-    /// Whether the agent dies of it.
+    /// Whether the test kills the agent.
     pub(crate) kills_agent: bool,
 }
 
@@ -117,13 +117,13 @@ impl Setup {
         Self { any_agent: true, ..Self::default() }
     }
 
-    /// For an agent that dies, and a server that is quick to say so.
+    /// Settings for a test that kills the agent, with a short request timeout.
     pub(crate) fn dying(limit: Duration) -> Self {
         Self { kills_agent: true, ..Self::request_limit(limit) }
     }
 
-    pub(crate) fn takes_up(way: TakesUp) -> Self {
-        Self { takes_up: Some(way), ..Self::default() }
+    pub(crate) fn reopen(way: Reopen) -> Self {
+        Self { reopen: Some(way), ..Self::default() }
     }
 
     pub(crate) fn request_limit(limit: Duration) -> Self {
@@ -131,12 +131,12 @@ impl Setup {
     }
 }
 
-/// A running server. It ends with this value.
+/// A running server. Dropping this value stops it.
 pub(crate) struct Server {
     kind: Kind,
     setup: Setup,
     running: Running,
-    /// What its agents remember over their lives.
+    /// The memory of its agents, which survives their processes.
     memory: Memories,
 }
 
@@ -147,23 +147,23 @@ enum Running {
     Given(Given),
 }
 
-/// What agents remember: processes in a folder, and the agent that is no process in what it is given.
+/// The memory of agents: a folder for processes, and a value for the in-process agent.
 struct Memories {
     folder: TempDir,
     official: Arc<Memory>,
 }
 
 impl Memories {
-    /// The arguments of the stub agent.
+    /// Returns the arguments of the stub agent.
     fn arguments(&self, setup: &Setup) -> Vec<String> {
-        let way = setup.takes_up.map_or("both", TakesUp::as_str);
+        let way = setup.reopen.map_or("both", Reopen::as_str);
         let folder = self.folder.path().display().to_string();
-        ["--takes-up".to_owned(), way.to_owned(), "--memory".to_owned(), folder].into()
+        ["--reopen".to_owned(), way.to_owned(), "--memory".to_owned(), folder].into()
     }
 }
 
 impl Server {
-    /// Starts one; `None`, with a word about it, where this machine cannot.
+    /// Starts a server. `None`, with a note on standard error, if this machine cannot run it.
     pub(crate) async fn start(kind: Kind, setup: Setup) -> Option<Self> {
         let limit = setup.request_limit.unwrap_or(Duration::from_secs(120));
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -204,17 +204,17 @@ impl Server {
         }
     }
 
-    /// The largest POST it takes.
+    /// Returns the body limit of a POST.
     pub(crate) fn body_limit(&self) -> usize {
         if self.layout() == Layout::Official { 16 << 20 } else { 2 << 20 }
     }
 
-    /// Whether events of clients that are no part of the test may be among those of an endpoint.
-    pub(crate) fn has_strangers(&self) -> bool {
+    /// Whether the stream may contain events of clients outside the test.
+    pub(crate) fn has_other_clients(&self) -> bool {
         self.kind == Kind::Given && self.layout() == Layout::Shared
     }
 
-    /// Whether its agent does what the words of the stub agent say.
+    /// Whether its agent obeys the directives of the stub agent.
     pub(crate) fn obeys(&self) -> bool {
         match &self.running {
             Running::Given(given) => given.obeys(),
@@ -222,12 +222,11 @@ impl Server {
         }
     }
 
-    /// Fails the test unless the turn ended well and said this. What an agent says that does not know the words is
-    /// its own business.
+    /// Checks that the turn succeeded with these texts. The texts of an agent that ignores directives are not checked.
     pub(crate) fn said(&self, reply: &Reply, texts: &[&str]) {
         reply.ended("end_turn");
-        // Somebody else's flood may push what is ours out of a ring that all share, and that is told.
-        let pushed_out = self.has_strangers() && !reply.missed.is_empty();
+        // Events of other clients may push ours out of a shared replay buffer, which is reported as missing.
+        let pushed_out = self.has_other_clients() && !reply.missed.is_empty();
         assert!(reply.missed.is_empty() || pushed_out, "{reply:?}");
         if self.obeys() && !pushed_out {
             assert_eq!(reply.texts, texts);
@@ -254,7 +253,7 @@ impl Server {
         }
     }
 
-    /// The agent to ask for.
+    /// Returns the name of the agent to request.
     pub(crate) fn agent(&self) -> String {
         match &self.running {
             Running::Given(given) => given.agent().to_owned(),
@@ -262,8 +261,7 @@ impl Server {
         }
     }
 
-    /// Kills the server and starts it again on the same port, without anything it knew. What its agents remember is
-    /// theirs, and stays.
+    /// Kills the server and restarts it on the same port without its state. The memory of its agents is preserved.
     pub(crate) async fn kill_and_restart(&mut self) {
         let limit = self.setup.request_limit.unwrap_or(Duration::from_secs(120));
         let (arguments, memory) = (self.memory.arguments(&self.setup), Arc::clone(&self.memory.official));
@@ -274,12 +272,12 @@ impl Server {
                 hosted.restart(|listener| adapter(listener, arguments, limit)).await;
             }
             Running::Hosted(hosted) => hosted.restart(|listener| official(listener, memory)).await,
-            Running::Given(_) => panic!("a server that is not ours is not killed"),
+            Running::Given(_) => panic!("an external server must not be killed"),
         }
     }
 }
 
-/// The released program of this version. Where it cannot be had, that is said; in CI it is a failure.
+/// Returns the released program of this version. If it is unavailable, prints a note; in CI it fails.
 pub(crate) async fn released(version: &str) -> Option<PathBuf> {
     let kept = || Path::new(env!("CARGO_TARGET_TMPDIR")).join("released");
     let folder = std::env::var_os("SDK_TESTS_RELEASED").map_or_else(kept, PathBuf::from);

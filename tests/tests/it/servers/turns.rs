@@ -11,35 +11,34 @@ use super::{
     watch::Seen,
 };
 
-/// How long the servers of these tests let a request wait for its agent.
+/// The request timeout of the servers in these tests.
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Fails the test unless the turn said the numbers below `count` in their order, each an event, and told of every one
-/// that is missing at the place where it is missing.
+/// Checks that the turn has the numbers below `count` in order, one per event, and reports every missing one in order.
 fn complete(server: &Server, reply: &Reply, count: u64) {
     reply.ended("end_turn");
     let mut expected = 0;
     let mut missed = reply.missed.iter().peekable();
     for (at, text) in reply.texts.iter().enumerate() {
-        let mut told = 0;
+        let mut reported = 0;
         while let Some(missing) = missed.next_if(|missing| missing.at == at) {
-            told += missing.count();
+            reported += missing.count();
         }
         let number: u64 = text.parse().expect("a number");
-        assert!(number >= expected, "{number} came out of order, or twice");
-        match server.has_strangers() {
-            // What others lost is told of, too.
-            true => assert!(number - expected <= told, "{} before {number} vanished", number - expected),
-            false => assert_eq!(number - expected, told, "before {number}: {:?}", reply.missed),
+        assert!(number >= expected, "{number} arrived out of order or twice");
+        match server.has_other_clients() {
+            // Losses of other clients' events are reported too.
+            true => assert!(number - expected <= reported, "{} before {number} vanished", number - expected),
+            false => assert_eq!(number - expected, reported, "before {number}: {:?}", reply.missed),
         }
         expected = number + 1;
     }
-    // The tail is in every ring: nothing after it can push it out.
+    // The last events are in every replay buffer, because nothing follows that could push them out.
     assert_eq!(expected, count);
     assert_eq!(missed.next(), None, "nothing is missing at the end");
 }
 
-/// Directives that say the numbers below `count`.
+/// Returns directives that say the numbers below `count`.
 fn numbers(count: u64) -> String {
     (0..count).map(|number| format!("say {number};")).collect()
 }
@@ -90,16 +89,16 @@ pub(super) async fn lines_that_are_not_messages_are_reported_and_the_turn_contin
     let mut watch = peer.watch();
     let reply = peer.prompt(&session, "say before; garbage; say after").await;
     if row.kind.agent_is_no_process() {
-        // Such an agent has no standard output on which it could print anything else than messages.
+        // An in-process agent has no standard output, so it cannot print other lines.
         assert_eq!(reply.failure().rpc_code(), Some(-32602));
         return;
     }
     server.said(&reply, &["before", "after"]);
-    // Two lines that are no JSON, and three that are, and no messages all the same. The stream that brings them need not
-    // be the one of the turn.
+    // Two lines that are not JSON, and three that are JSON but not messages. They may arrive on another stream than the
+    // turn.
     let (mut lines, mut malformed) = (Vec::new(), 0);
     while lines.len() < 2 || malformed < 3 {
-        let line = watch.find("what is no message", |seen| match seen {
+        let line = watch.find("a line that is not a message", |seen| match seen {
             Seen::Unparsed(line) => Some(Some(line)),
             Seen::Malformed => Some(None),
             _ => None,
@@ -110,15 +109,15 @@ pub(super) async fn lines_that_are_not_messages_are_reported_and_the_turn_contin
         }
     }
     assert_eq!((lines, malformed), (vec!["this is not json".to_owned(), "{\"half\":".to_owned()], 3));
-    // Nothing else is made of them, and the session goes on.
+    // They have no other effect, and the session continues.
     let next = peer.prompt(&session, "say next").await;
     server.said(&next, &["next"]);
     let invented = |seen: &Seen| !matches!(seen, Seen::Text(_) | Seen::Other);
     let rest: Vec<Seen> = watch.rest().into_iter().filter(invented).collect();
-    assert!(rest.is_empty() || server.has_strangers(), "{rest:?}");
+    assert!(rest.is_empty() || server.has_other_clients(), "{rest:?}");
 }
 
-/// The released POST of such a turn is never answered: its result is on the stream alone.
+/// On the released server the POST of such a turn gets no response: the result is only on the stream.
 pub(super) async fn a_turn_longer_than_the_servers_limit_has_its_result_in_order(row: Row) {
     let Some(server) = Server::start(row.kind, Setup::request_limit(REQUEST_LIMIT)).await else { return };
     let (peer, proxy) = Peer::recorded(&server, row.via).await;
@@ -129,13 +128,13 @@ pub(super) async fn a_turn_longer_than_the_servers_limit_has_its_result_in_order
         Kind::MockRpc => Some(504),
         Kind::MockReleased | Kind::Released(_) | Kind::Adapter => None,
         Kind::MockOfficial | Kind::OfficialHttp1 | Kind::OfficialHttp2 => Some(202),
-        // Its limit is whatever it is; usually this turn is short of it.
+        // Its limit is unknown and usually longer than this turn.
         Kind::Given => Some(200),
     };
     if let Some(proxy) = &proxy {
-        assert_eq!(proxy.statuses("session/prompt"), [status], "how the POST was answered");
+        assert_eq!(proxy.statuses("session/prompt"), [status], "the status of the POST");
     }
-    // And the session can be used as if nothing had happened.
+    // The session remains usable.
     let next = peer.prompt(&session, "say next").await;
     server.said(&next, &["next"]);
 }

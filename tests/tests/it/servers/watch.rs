@@ -1,4 +1,4 @@
-//! What a client tells of beside its calls.
+//! The events of a client.
 
 use sdk_tests::within;
 use serde_json::Value;
@@ -10,16 +10,16 @@ pub(crate) enum Watch {
     Protocol(acp_http_client::Events),
 }
 
-/// Something that a client told of.
+/// An event of either client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
-    /// A chunk of the agent's message, and new.
+    /// A live chunk of the agent's message.
     Text(String),
-    /// A chunk of the agent's message that is history.
+    /// A chunk of the agent's message from the history.
     History(String),
-    /// The agent printed this, and it is no message.
+    /// The agent printed a line that is not a message.
     Unparsed(String),
-    /// The server sent an event that is no message.
+    /// The server sent an event that is not a message.
     Malformed,
     /// The agent ended, with this exit code and signal.
     Exited { code: Option<i64>, signal: Option<String> },
@@ -34,7 +34,7 @@ pub(crate) enum Seen {
 }
 
 impl Watch {
-    /// The first thing told that fits.
+    /// Waits for the first event that `fits` accepts.
     pub(crate) async fn find<T>(&mut self, what: &str, mut fits: impl FnMut(Seen) -> Option<T>) -> T {
         within(what, async {
             loop {
@@ -52,7 +52,7 @@ impl Watch {
         self.find(text, |seen| (seen == Seen::Text(text.to_owned())).then_some(())).await;
     }
 
-    /// Everything that has been told and not looked at.
+    /// Returns all events that were received and not read yet.
     pub(crate) fn rest(&mut self) -> Vec<Seen> {
         std::iter::from_fn(|| match self {
             Self::Sdk(events) => events.try_next().map(of_sdk),

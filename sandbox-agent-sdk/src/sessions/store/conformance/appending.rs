@@ -118,7 +118,7 @@ pub(super) async fn moves_the_last_activity_and_the_position_only_forward(store:
     append(&store, "s", [then("earlier", 50)]).await;
     assert_eq!(get(&store, "s").await.last_active_at, at(900));
     append(&store, "s", [then("late", 5_000)]).await;
-    assert_eq!(get(&store, "s").await.last_active_at, at(900), "a repeat is no activity");
+    assert_eq!(get(&store, "s").await.last_active_at, at(900), "a repeated event is not activity");
     for (to, expected) in [
         (position(1, 5), position(1, 5)),
         (position(1, 3), position(1, 5)),

@@ -53,7 +53,7 @@ pub(super) async fn filters_by_every_column(store: Store) {
         (RecordQuery::counted(), |n| n % 4 < 2),
         (listed.clone().agent("claude"), |n| n % 4 < 2 && n % 3 == 0),
         (RecordQuery::all().statuses([SessionStatus::Error; 3]), |n| n % 4 == 3),
-        (RecordQuery::all().agent("nobody"), |_| false),
+        (RecordQuery::all().agent("unknown"), |_| false),
         (RecordQuery::all().user_key("user 2"), |n| n % 5 == 2),
         (RecordQuery::all().endpoint("endpoint 3"), |n| n % 7 == 3),
         (listed.clone().owner("p"), |n| n % 2 == 1 && n % 4 < 2),

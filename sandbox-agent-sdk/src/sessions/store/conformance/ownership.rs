@@ -90,8 +90,8 @@ pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Sto
     let to = position(1, 500);
     let append = Append::to("busy").fence(busy).events([event(1, 1)]).position(to);
     store.append(append.scanned_to(scanned("p", "e", to))).await.unwrap();
-    let taken = store.acquire("quiet", Acquire::by("q")).await.unwrap().record;
-    assert_eq!((taken.position, taken.caught_up), (Some(position(1, 500)), false));
+    let acquired = store.acquire("quiet", Acquire::by("q")).await.unwrap().record;
+    assert_eq!((acquired.position, acquired.caught_up), (Some(position(1, 500)), false));
     assert_eq!(store.scanned_to("p", "e").await.unwrap(), Some(to), "it owns another session there");
     let released = store.release("busy", busy).await.unwrap();
     assert_eq!((released.position, released.caught_up), (Some(position(1, 500)), false));
@@ -102,8 +102,8 @@ pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Sto
     store.create(later, Vec::new()).await.unwrap();
     store.advance(scanned("p", "e", position(1, 900))).await.unwrap();
     store.advance(scanned("p", "elsewhere", position(3, 900))).await.unwrap();
-    let taken = store.acquire("later", Acquire::by("q")).await.unwrap().record;
-    assert_eq!(taken.position, Some(position(2, 1)));
+    let acquired = store.acquire("later", Acquire::by("q")).await.unwrap().record;
+    assert_eq!(acquired.position, Some(position(2, 1)));
 }
 
 pub(super) async fn ignores_what_an_owner_scanned_that_had_not_caught_up(store: Store) {
@@ -216,7 +216,7 @@ pub(super) async fn suspends_own_or_all_active_sessions(store: Store) {
     }
     for (which, count) in [
         (Suspend::Own("q".to_owned()), 1),
-        (Suspend::Own("nobody".to_owned()), 0),
+        (Suspend::Own("unknown".to_owned()), 0),
         (Suspend::All, 2),
         (Suspend::All, 0),
     ] {

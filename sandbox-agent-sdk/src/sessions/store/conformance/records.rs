@@ -94,7 +94,7 @@ pub(super) async fn refuses_what_not_every_store_can_hold(store: Store) {
         assert!(refused(store.append(Append::to("s").patch(patch)).await.map(drop)));
         assert!(refused(store.raise_incarnation(key, 1).await.map(drop)));
         assert!(refused(store.suspend(Suspend::Own(key.to_owned()), at(1)).await.map(drop)));
-        // Looking for it finds nothing, and is no failure.
+        // A query for it finds nothing and does not fail.
         assert_eq!(store.get(key).await.unwrap(), None);
         assert!(!store.delete(key).await.unwrap());
         assert_eq!(store.events(&EventQuery::of(key)).await.unwrap().events, []);
@@ -254,7 +254,7 @@ pub(super) async fn applies_every_member_of_a_patch(store: Store) {
     expected.revision = 3;
     assert_eq!(patched, expected);
     assert_eq!(get(&store, "s").await, expected);
-    // Events are no change of the record.
+    // Events do not change the record.
     assert_eq!(store.append(Append::to("s").events([event(1, 1)])).await.unwrap().record, None);
     assert_eq!(get(&store, "s").await.revision, 3);
 }

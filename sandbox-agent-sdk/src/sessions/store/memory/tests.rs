@@ -21,7 +21,7 @@ async fn beyond_its_bounds_the_oldest_sessions_and_events_are_dropped() {
     let stored = store.events(&EventQuery::of("c")).await.unwrap().events;
     assert_eq!(stored.iter().map(|event| event.index).collect::<Vec<_>>(), [3, 4, 5]);
     assert_eq!(store.get("c").await.unwrap().unwrap().last_index, 5);
-    // Events that were dropped lately keep their indexes when they are repeated.
+    // Events that were dropped recently keep their indexes when they are repeated.
     let again = store.append(Append::to("c").events([1, 4, 0, 9].map(event))).await.unwrap();
     assert_eq!(again.indexes, [2, 5, 1, 6]);
 }

@@ -73,53 +73,6 @@ impl PostgresOptions {
         }
     }
 
-    /// Sets whether the connection is encrypted. By default the `sslmode` of the URL decides, and otherwise
-    /// [`PostgresTls::Prefer`].
-    pub fn tls(mut self, tls: PostgresTls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Trusts the certificate authority in this file, instead of those of the platform.
-    pub fn authority(mut self, file: impl Into<PathBuf>) -> Self {
-        self.authority = Some(file.into());
-        self
-    }
-
-    /// The most connections; at least one. 8 by default.
-    pub fn max_connections(mut self, connections: u32) -> Self {
-        self.max_connections = connections.max(1);
-        self
-    }
-
-    /// How many idle connections stay open. None by default.
-    pub fn min_connections(mut self, connections: u32) -> Self {
-        self.min_connections = connections;
-        self
-    }
-
-    /// How long to wait for a connection. 10 s by default.
-    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.acquire_timeout = timeout;
-        self
-    }
-
-    /// When an idle connection is closed; `None` for never. 10 minutes by default.
-    pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.idle_timeout = timeout;
-        self
-    }
-
-    /// How long one statement may take, including locks; `None` for no limit. 30 s by default.
-    ///
-    /// The database cancels a statement that takes longer, and a transaction of a program that is silent for so long. A
-    /// connection that does not respond for two seconds more is closed. All of these are [`StoreError::Unavailable`].
-    /// Migrations have no limit.
-    pub fn statement_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.statement_timeout = timeout;
-        self
-    }
-
     /// How long a call waits for the database.
     pub(super) fn response_limit(&self) -> Option<Duration> {
         self.statement_timeout.map(|timeout| timeout.saturating_add(GRACE))
@@ -171,6 +124,28 @@ impl PostgresOptions {
             .await
             .map_err(failure)
     }
+}
+
+setters! { PostgresOptions:
+    /// Sets whether the connection is encrypted. By default the `sslmode` of the URL decides, and otherwise
+    /// [`PostgresTls::Prefer`].
+    tls(tls: PostgresTls) => tls = Some(tls);
+    /// Trusts the certificate authority in this file, instead of those of the platform.
+    authority(file: impl Into<PathBuf>) => authority = Some(file.into());
+    /// The most connections; at least one. 8 by default.
+    max_connections(connections: u32) => max_connections = connections.max(1);
+    /// How many idle connections stay open. None by default.
+    min_connections(connections: u32) => min_connections = connections;
+    /// How long to wait for a connection. 10 s by default.
+    acquire_timeout(timeout: Duration) => acquire_timeout = timeout;
+    /// When an idle connection is closed; `None` for never. 10 minutes by default.
+    idle_timeout(timeout: Option<Duration>) => idle_timeout = timeout;
+    /// How long one statement may take, including locks; `None` for no limit. 30 s by default.
+    ///
+    /// The database cancels a statement that takes longer, and a transaction of a program that is silent for so long. A
+    /// connection that does not respond for two seconds more is closed. All of these are [`StoreError::Unavailable`].
+    /// Migrations have no limit.
+    statement_timeout(timeout: Option<Duration>) => statement_timeout = timeout;
 }
 
 /// The URL may hold a password, and is left out.

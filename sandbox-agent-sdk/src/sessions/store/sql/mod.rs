@@ -15,12 +15,12 @@ mod columns;
 pub(super) mod events;
 pub(super) mod records;
 
-/// Carries out statements on a connection that is lent for it.
+/// Runs statements on a connection of the pool.
 macro_rules! run {
-    ($lend:expr, |$connection:ident| $work:expr) => {
+    ($checkout:expr, |$connection:ident| $work:expr) => {
         Box::pin(async move {
-            let mut lent = $lend.await?;
-            let ($connection, watch) = lent.parts();
+            let mut checkout = $checkout.await?;
+            let ($connection, watch) = checkout.parts();
             watch.step($work).await
         })
     };

@@ -1,6 +1,6 @@
 //! Statements on records.
 
-use sqlx::{Connection as _, Executor as _, Row as _};
+use sqlx::{Connection as _, Row as _};
 
 use super::super::super::limits::check_key;
 use super::super::super::rows::{
@@ -53,14 +53,8 @@ pub(super) async fn acquire(
     id: &str,
     acquire: &Acquire,
 ) -> Result<Acquired, Failure> {
-    let mut transaction = connection.begin_with(BEGIN).await?;
-    let mut record = read_record(&locked(&mut transaction, id).await?)?;
-    let scanned_to = owner_scanned_to(&mut transaction, &record).await?;
-    let previous = acquire.apply(&mut record, scanned_to)?;
-    update_record(&mut transaction, &record).await?;
-    forget_owner(&mut transaction, previous.as_deref(), record.endpoint.as_deref()).await?;
-    transaction.commit().await?;
-    Ok(Acquired::new(record, previous))
+    let ended = end_ownership(connection, id, |record, scanned_to| acquire.apply(record, scanned_to));
+    ended.await.map(|(record, previous)| Acquired::new(record, previous))
 }
 
 pub(super) async fn release(
@@ -68,21 +62,38 @@ pub(super) async fn release(
     id: &str,
     fence: Fence,
 ) -> Result<SessionRecord, Failure> {
+    let ended = end_ownership(connection, id, |record, scanned_to| fence.release(record, scanned_to));
+    ended.await.map(|(record, ())| record)
+}
+
+/// Ends the ownership of a session by `end`, which gets how far the owner has scanned the endpoint.
+async fn end_ownership<T>(
+    connection: &mut Connection,
+    id: &str,
+    end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
+) -> Result<(SessionRecord, T), Failure> {
     let mut transaction = connection.begin_with(BEGIN).await?;
     let mut record = read_record(&locked(&mut transaction, id).await?)?;
-    fence.check(id, record.fence())?;
-    let scanned_to = owner_scanned_to(&mut transaction, &record).await?;
-    let owner = record.owner.clone();
-    record.end_ownership(scanned_to);
+    let (owner, endpoint) = (record.owner.clone(), record.endpoint.clone());
+    let scanned_to = match (&owner, &endpoint) {
+        (Some(owner), Some(endpoint)) => scanned_to(&mut transaction, owner, endpoint).await?,
+        _ => None,
+    };
+    let ended = end(&mut record, scanned_to)?;
     update_record(&mut transaction, &record).await?;
-    forget_owner(&mut transaction, owner.as_deref(), record.endpoint.as_deref()).await?;
+    if let (Some(owner), Some(endpoint)) = (owner, endpoint) {
+        // A process that owns no session there has scanned nothing that matters.
+        let delete = "DELETE FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 AND NOT EXISTS \
+                      (SELECT 1 FROM sandbox_agent_sessions WHERE owner = $1 AND endpoint = $2)";
+        sqlx::query(delete).bind(owner).bind(endpoint).execute(&mut *transaction).await?;
+    }
     transaction.commit().await?;
-    Ok(record)
+    Ok((record, ended))
 }
 
 pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Result<RecordPage, Failure> {
     query.check()?;
-    if query.is_vain() {
+    if query.matches_nothing() {
         return Ok(RecordPage::default());
     }
     let sql = list_sql(query);
@@ -92,10 +103,14 @@ pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Re
 
 pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
     let cursor = query.cursor.as_ref();
-    let mut select = sqlx::query(sql)
+    let select = sqlx::query(sql)
         .bind(signed(query.page_size() as u64 + 1))
         .bind(cursor.map(|cursor| signed(cursor.at.as_millis())))
         .bind(cursor.map(|cursor| cursor.id.as_str()));
+    bind_filters(select, query)
+}
+
+fn bind_filters<'q>(mut select: Query<'q>, query: &'q RecordQuery) -> Query<'q> {
     for status in query.distinct_statuses() {
         select = select.bind(status.as_str());
     }
@@ -103,15 +118,11 @@ pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Q
 }
 
 pub(super) async fn count(connection: &mut Connection, query: &RecordQuery) -> Result<u64, Failure> {
-    if query.is_vain() {
+    if query.matches_nothing() {
         return Ok(0);
     }
     let sql = count_sql(query);
-    let mut select = sqlx::query(&sql);
-    for status in query.distinct_statuses() {
-        select = select.bind(status.as_str());
-    }
-    let select = query.filters().fold(select, |select, (_, wanted)| select.bind(wanted));
+    let select = bind_filters(sqlx::query(&sql), query);
     Ok(select.fetch_one(connection).await?.try_get(0).map(unsigned)?)
 }
 
@@ -241,30 +252,6 @@ pub(super) async fn update_record(
 ) -> Result<(), Failure> {
     let sql = update_session_sql();
     bind_record(&sql, record)?.execute(connection).await?;
-    Ok(())
-}
-
-/// How far the owner of a session has scanned its endpoint.
-async fn owner_scanned_to(
-    connection: &mut Connection,
-    record: &SessionRecord,
-) -> Result<Option<StreamPosition>, Failure> {
-    match (&record.owner, &record.endpoint) {
-        (Some(owner), Some(endpoint)) => scanned_to(connection, owner, endpoint).await,
-        _ => Ok(None),
-    }
-}
-
-/// Forgets how far an owner had scanned an endpoint if it owns no session there any more.
-async fn forget_owner(
-    connection: &mut Connection,
-    owner: Option<&str>,
-    endpoint: Option<&str>,
-) -> Result<(), Failure> {
-    let (Some(owner), Some(endpoint)) = (owner, endpoint) else { return Ok(()) };
-    let delete = "DELETE FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 AND NOT EXISTS \
-                  (SELECT 1 FROM sandbox_agent_sessions WHERE owner = $1 AND endpoint = $2)";
-    connection.execute(sqlx::query(delete).bind(owner).bind(endpoint)).await?;
     Ok(())
 }
 

@@ -40,31 +40,18 @@ pub struct SqliteOptions {
     pub keep_permissions: bool,
 }
 
-impl SqliteOptions {
+impl SqliteOptions {}
+
+setters! { SqliteOptions:
     /// Leaves the permissions of files that exist as they are, for a store that several users share. New files are
     /// private in any case.
-    pub fn keep_permissions(mut self) -> Self {
-        self.keep_permissions = true;
-        self
-    }
-
+    keep_permissions() => keep_permissions = true;
     /// Sets what a write waits for.
-    pub fn sync(mut self, sync: SqliteSync) -> Self {
-        self.sync = sync;
-        self
-    }
-
+    sync(sync: SqliteSync) => sync = sync;
     /// Sets how many reads run at the same time; at least one.
-    pub fn readers(mut self, readers: u32) -> Self {
-        self.readers = readers.max(1);
-        self
-    }
-
+    readers(readers: u32) => readers = readers.max(1);
     /// Sets how long to wait for other programs that write.
-    pub fn busy_timeout(mut self, timeout: Duration) -> Self {
-        self.busy_timeout = timeout;
-        self
-    }
+    busy_timeout(timeout: Duration) => busy_timeout = timeout;
 }
 
 impl Default for SqliteOptions {

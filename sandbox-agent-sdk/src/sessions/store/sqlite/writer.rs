@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::rows::Prepared;
 use super::super::{Appended, StoreError};
-use super::Lent;
+use super::Checkout;
 use super::sql::events::append_all;
 
 /// How many appends wait at most; more callers wait for room.
@@ -74,7 +74,7 @@ async fn write(
     path: &std::path::Path,
     group: &[Prepared],
 ) -> Result<Vec<Result<Appended, StoreError>>, StoreError> {
-    let mut lent = Lent::of(pool, path).await?;
-    let (connection, watch) = lent.parts();
+    let mut checkout = Checkout::of(pool, path).await?;
+    let (connection, watch) = checkout.parts();
     watch.step(append_all(connection, group)).await
 }

@@ -1,15 +1,16 @@
-//! Names that must not be written.
+//! Protected names.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path};
 
-/// A directory with a file of this name, a `config`, `objects` and `refs` is a git repository, whatever its own
-/// name is, and git runs the programs that `config` names.
+/// The file that, with `config`, `objects` and `refs`, makes its directory a git repository.
+///
+/// The name of the directory does not matter, and git runs the programs that `config` names.
 const HEAD: &str = "HEAD";
 
-/// Files and directories that make programs of the user run code, and directories with keys.
+/// Files and directories that make the user's programs run code, and directories with keys.
 ///
-/// Tools that a user runs later obey them: version control, shells, editors, build tools.
+/// Version control, shells, editors and build tools read these files when the user runs them later.
 pub(super) const DEFAULT: &[&str] = &[
     ".git",
     ".gitconfig",
@@ -73,7 +74,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".tmux.conf",
 ];
 
-/// The names of files and directories that must not be written, at any depth.
+/// The names of protected files and directories, at any depth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Denied(Vec<String>);
 
@@ -92,10 +93,10 @@ impl Denied {
         self.0.extend(names.into_iter().map(Into::into));
     }
 
-    /// Whether a part of this path has one of the names.
+    /// Returns whether a component of this path has one of the names.
     ///
-    /// Some file systems ignore case and invisible characters. Windows also ignores dots and spaces at the end and the
-    /// name of a stream, and knows a name by its first six characters.
+    /// The comparison ignores letter case and invisible characters, as some file systems do. It also ignores trailing
+    /// dots and spaces and the name of a stream, and accepts short names of six characters, as Windows does.
     pub(super) fn matches(&self, path: &Path) -> bool {
         let mut names = path.components().filter_map(|part| match part {
             Component::Normal(name) => Some(name.to_string_lossy()),
@@ -173,7 +174,7 @@ mod tests {
     use super::Denied;
 
     #[test]
-    fn names_match_at_any_depth_and_in_any_spelling_that_leads_to_them() {
+    fn names_match_at_any_depth_and_in_every_equivalent_spelling() {
         let mut denied = Denied::default();
         let is = |denied: &Denied, path: &str| denied.matches(Path::new(path));
         for path in [

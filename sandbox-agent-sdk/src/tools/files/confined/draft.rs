@@ -1,4 +1,4 @@
-//! A new file that replaces an old one.
+//! A new file that replaces an existing one.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -8,13 +8,13 @@ use cap_std::fs::{Dir, File, OpenOptions};
 
 use crate::client::random::random_number;
 
-/// How often another name is tried if one exists.
+/// How many names are tried if a name already exists.
 const TRIES: usize = 16;
 
-/// A file without its final name.
+/// A file that does not have its final name yet.
 ///
-/// On Linux it has no name while it is written, if the file system can do that: a program that is killed meanwhile leaves
-/// nothing. Elsewhere it has a unique name, and is removed on drop.
+/// On Linux it is unnamed while it is written, if the file system supports that: a program that is killed
+/// meanwhile leaves nothing behind. Elsewhere it has a unique temporary name and is removed on drop.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     parent: &'a Dir,
@@ -23,7 +23,8 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// A private draft cannot be read by other users until it gets the permissions of the file that it replaces.
+    /// Creates an empty draft. A private draft is unreadable for other users until it gets the permissions of the
+    /// file that it replaces.
     pub(super) fn new(parent: &'a Dir, private: bool) -> io::Result<Self> {
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(parent, private) {
@@ -40,12 +41,12 @@ impl<'a> Draft<'a> {
         Ok(Self { parent, file, name: Some(name) })
     }
 
-    /// Gives it its final name, in place of the file that has it.
+    /// Gives the draft its final name and replaces the file that has this name.
     pub(super) fn put(mut self, name: &OsStr) -> io::Result<()> {
         let draft = match &self.name {
             Some(draft) => draft.clone(),
             None => {
-                // A name that does not exist is given atomically.
+                // Linking to an unused name is atomic.
                 match self.link(name) {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                     outcome => return outcome,
@@ -59,7 +60,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Gives a name to a file that has none.
+    /// Gives a name to an unnamed file.
     #[cfg(target_os = "linux")]
     fn link(&self, name: &OsStr) -> io::Result<()> {
         use std::os::fd::{AsFd, AsRawFd};
@@ -69,7 +70,7 @@ impl<'a> Draft<'a> {
         Ok(linkat(CWD, file, self.parent, Path::new(name), AtFlags::SYMLINK_FOLLOW)?)
     }
 
-    /// Other systems have no files without a name.
+    /// Other systems do not support unnamed files.
     #[cfg(not(target_os = "linux"))]
     fn link(&self, _: &OsStr) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
@@ -78,14 +79,14 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // A draft that was not put in place is of no use.
+        // The draft was not put in place.
         if let Some(name) = &self.name {
             let _ = self.parent.remove_file(name);
         }
     }
 }
 
-/// A file without a name, if the system has them and can name them later.
+/// Creates an unnamed file, if the system supports that and can name it later.
 #[cfg(target_os = "linux")]
 fn unnamed(parent: &Dir, private: bool) -> Option<File> {
     use rustix::fs::{Mode, OFlags, openat};
@@ -97,7 +98,7 @@ fn unnamed(parent: &Dir, private: bool) -> Option<File> {
     Some(File::from_std(file.into()))
 }
 
-/// Runs work with a unique name.
+/// Calls `work` with a unique name.
 fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut tries = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Reading.
+//! Reads files.
 
 use std::io::{ErrorKind, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use super::{ConfinedFiles, options};
 use crate::tools::files::lines::Window;
 use crate::tools::{FileError, ReadText};
 
-/// How much is read in one call.
+/// The size of one read.
 const PIECE: usize = 64 << 10;
 
 impl ConfinedFiles {
@@ -33,7 +33,7 @@ impl ConfinedFiles {
         let mut text = Vec::new();
         let mut left = self.scan_limit;
         while !window.is_done() && !abandoned.load(Ordering::Relaxed) {
-            // Behind the limit one byte is read, which shows that there is more.
+            // One byte beyond the limit is read, to detect that there is more.
             let end = usize::try_from(left).unwrap_or(PIECE).clamp(1, PIECE);
             let read = match file.read(&mut piece[..end]) {
                 Ok(0) => break,
@@ -58,7 +58,7 @@ impl ConfinedFiles {
     }
 }
 
-/// Whether the system refused to open a socket, or a pipe for writing without a reader.
+/// Returns whether opening failed because the path is a socket, or a pipe without a reader.
 pub(super) fn is_no_such_device(error: &std::io::Error) -> bool {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! Writing.
+//! Writes files.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -29,10 +29,10 @@ impl ConfinedFiles {
         replace(&parent, &name, request.content.as_bytes(), old.as_ref(), path)
     }
 
-    /// The directory and the name of the file to write, behind all links.
+    /// Returns the directory and the name of the file to write, with all links resolved.
     fn destination(&self, dir: &Dir, rest: &Path, path: &Path) -> Result<(Dir, OsString), FileError> {
         let failed = |error| FileError::from_io(path, error);
-        // By the name that was asked for, before anything is opened or created.
+        // Checks the requested path before anything is opened or created.
         self.permit(rest, path)?;
         let target = match dir.symlink_metadata(rest) {
             Ok(metadata) if metadata.is_symlink() => dir.canonicalize(rest).map_err(failed)?,
@@ -40,11 +40,11 @@ impl ConfinedFiles {
             Err(error) if error.kind() == ErrorKind::NotFound => rest.to_owned(),
             Err(error) => return Err(failed(error)),
         };
-        // A path that ends in `..`, or that is empty, is that of a directory.
+        // A path that is empty or ends in `..` is a directory.
         let name = target.file_name().ok_or_else(|| FileError::NotAFile(path.to_owned()))?;
         let parent =
             target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // By the real path, before directories are created.
+        // Checks the real path before directories are created.
         self.permit(&real_path(dir, parent).map_err(failed)?.join(name), path)?;
         let opened = match dir.open_dir(parent) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -54,7 +54,7 @@ impl ConfinedFiles {
             opened => opened,
         };
         let opened = opened.map_err(failed)?;
-        // By the directory that was opened, as links may have changed meanwhile.
+        // Checks the directory that was opened, because links may have changed meanwhile.
         match path_below(&opened, dir) {
             Below::At(real) => self.permit(&real.join(name), path)?,
             Below::Elsewhere => return Err(FileError::Outside(path.to_owned())),
@@ -63,13 +63,13 @@ impl ConfinedFiles {
         Ok((opened, name.to_owned()))
     }
 
-    /// Refuses a protected name. `relative` is the path below a root.
+    /// Rejects a protected name. `relative` is the path below a root.
     fn permit(&self, relative: &Path, path: &Path) -> Result<(), FileError> {
         if self.denied.matches(relative) { Err(FileError::Protected(path.to_owned())) } else { Ok(()) }
     }
 }
 
-/// A path without links, as far as it exists.
+/// Resolves the links in the existing part of a path.
 fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
     let mut missing = Vec::new();
     for ancestor in path.ancestors() {
@@ -77,7 +77,7 @@ fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
         match dir.canonicalize(existing) {
             Ok(real) => return Ok(missing.iter().rev().fold(real, |path, name| path.join(name))),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // `..` behind a directory that does not exist leads nowhere.
+                // `..` after a directory that does not exist cannot be resolved.
                 missing.push(existing.file_name().ok_or(error)?.to_owned());
             }
             Err(error) => return Err(error),
@@ -86,17 +86,17 @@ fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
     Err(ErrorKind::NotFound.into())
 }
 
-/// Where an open directory is, as the system knows it.
+/// The location of an open directory, as the system reports it.
 enum Below {
     /// Below the other directory, at this path.
     At(PathBuf),
     /// Somewhere else: it was moved meanwhile.
     Elsewhere,
-    /// The system does not tell.
+    /// The system does not report it.
     Unknown,
 }
 
-/// The path of an open directory below another one.
+/// Returns the location of an open directory relative to `root`.
 #[cfg(target_os = "linux")]
 fn path_below(directory: &Dir, root: &Dir) -> Below {
     use std::os::fd::{AsFd, AsRawFd};
@@ -110,7 +110,7 @@ fn path_below(_: &Dir, _: &Dir) -> Below {
     Below::Unknown
 }
 
-/// What a new file takes over from the old one.
+/// The attributes that a new file copies from the old one.
 #[derive(Debug)]
 struct Existing {
     permissions: Permissions,
@@ -118,7 +118,7 @@ struct Existing {
     owner: (u32, u32),
 }
 
-/// The file that exists, if there is one and it may be written.
+/// Returns the attributes of the existing file, if there is one. Fails if it must not be written.
 fn existing(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Existing>, FileError> {
     let file = match parent.open_with(name, options().write(true)) {
         Ok(file) => file,
@@ -135,7 +135,7 @@ fn existing(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Existin
     if !metadata.is_file() {
         return Err(FileError::NotAFile(path.to_owned()));
     }
-    // The superuser could open it all the same.
+    // Checked here because root can open a read-only file for writing.
     if metadata.permissions().readonly() {
         return Err(FileError::ReadOnly(path.to_owned()));
     }
@@ -146,7 +146,7 @@ fn existing(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Existin
     }))
 }
 
-/// Writes a new file and puts it in the place of the old one.
+/// Writes a new file and replaces the old one with it.
 fn replace(
     parent: &Dir,
     name: &OsString,
@@ -160,13 +160,13 @@ fn replace(
         take_over(&draft.file, old, path)?;
     }
     draft.file.write_all(content).map_err(failed)?;
-    // The name must not lead to content that is not on the disk yet.
+    // The content must be on the disk before the name refers to it.
     draft.file.sync_all().map_err(failed)?;
     draft.put(name).map_err(failed)
 }
 
-/// Gives a new file the owner and the permissions of the old one, without setuid, setgid and sticky bits: they are for
-/// the program that was there before.
+/// Copies owner and permissions from the old file, without the setuid, setgid and sticky bits, which were meant
+/// for the old content.
 #[cfg(unix)]
 fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> {
     use cap_std::fs::PermissionsExt;

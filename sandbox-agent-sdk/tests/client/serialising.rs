@@ -1,4 +1,4 @@
-//! Events and updates as JSON, for a web backend that passes them on to a browser.
+//! Events and updates as JSON, for a web back end that forwards them to a browser.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::{Event, ServerKind, UpdateKind};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::support::{client, event, session, within};
 
 #[tokio::test]
-async fn everything_that_happens_in_a_turn_can_be_passed_on_as_json() {
+async fn all_events_of_a_turn_serialise_to_json() {
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "name": "bash", "kind": "execute",
         "content": [], "brandNew": 1, "_meta": {"a": 1}});
     let script = Script::steps(vec![
@@ -30,7 +30,7 @@ async fn everything_that_happens_in_a_turn_can_be_passed_on_as_json() {
     assert_eq!((read.name.as_deref(), read.meta.as_ref().unwrap()), (Some("bash"), &json!({"a": 1})));
     let mut expected = call.clone();
     expected.as_object_mut().unwrap().remove("sessionUpdate");
-    assert_eq!(json!(read), expected, "a tool call by itself has every member it came with");
+    assert_eq!(json!(read), expected, "a tool call preserves every member");
     assert_eq!(json!(update.kind()), json!({"type": "tool_call", "value": expected}));
 
     let asked = event(&mut events, |event| matches!(event, Event::Permission(_)).then_some(event)).await;
@@ -38,7 +38,7 @@ async fn everything_that_happens_in_a_turn_can_be_passed_on_as_json() {
     assert_eq!((&written["type"], &written["sessionId"]), (&json!("permission"), &json!(session.id())));
     assert_eq!(written["toolCall"]["toolCallId"], "t");
     let Event::Permission(request) = &asked else { panic!("{asked:?}") };
-    assert_eq!(written["id"], request.id(), "a browser names the request that it decides");
+    assert_eq!(written["id"], request.id(), "a browser refers to the request by its id");
     assert_eq!(written["options"][0]["kind"], "allow_once");
     let Event::Permission(request) = asked else { panic!("{asked:?}") };
     request.allow_once().unwrap();

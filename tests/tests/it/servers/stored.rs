@@ -1,4 +1,4 @@
-//! Sessions that are kept: each goes on, whatever ended in between, with every store, whatever its agent can do.
+//! Stored sessions continue after restarts and crashes, with every store and every kind of agent.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use tempfile::TempDir;
 use super::{
     Row,
     peer::{Knobs, Peer, options},
-    server::{Kind, Layout, Server, Setup, TakesUp},
+    server::{Kind, Layout, Reopen, Server, Setup},
 };
 
-/// What another client has said to a server that was killed.
-const SOMEBODY: &str = "somebody else";
+/// The text of another client's turn on a restarted server.
+const OTHER_CLIENT: &str = "from another client";
 
-/// What ends between two prompts.
+/// What fails between two prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blow {
+enum Failure {
     ProgramRestarts,
     ServerIsKilled,
     AgentCrashes,
 }
 
-/// Where sessions are kept.
+/// The store of the sessions.
 enum Store {
     Memory(Arc<dyn SessionStore>),
-    /// Each program opens the file for itself.
+    /// Each program opens the file itself.
     Sqlite(TempDir),
-    /// Each program has connections of its own.
+    /// Each program has its own connections.
     Postgres(Schema),
 }
 
 impl Store {
-    /// All of them, but for the last where there is no database server.
+    /// Returns all stores. Without a database server, PostgreSQL is omitted.
     async fn all() -> Vec<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut all = vec![Self::Memory(Arc::new(MemoryStore::new())), Self::Sqlite(folder)];
@@ -73,16 +73,16 @@ impl Store {
 }
 
 pub(super) async fn a_stored_session_continues_after_its_program_restarted(row: Row) {
-    goes_on(row, Blow::ProgramRestarts).await;
+    survives(row, Failure::ProgramRestarts).await;
 }
 
 pub(super) async fn a_stored_session_continues_after_its_server_was_killed(row: Row) {
-    goes_on(row, Blow::ServerIsKilled).await;
+    survives(row, Failure::ServerIsKilled).await;
 }
 
-/// The adapter never starts its agent again: there this is an error, and one that tells how the agent ended.
+/// The adapter never restarts its agent. There every prompt fails, and the error reports how the agent ended.
 pub(super) async fn a_stored_session_continues_after_its_agent_crashed(row: Row) {
-    goes_on(row, Blow::AgentCrashes).await;
+    survives(row, Failure::AgentCrashes).await;
 }
 
 const URL: &str = "IT_KILLED_PROGRAM_SERVER_URL";
@@ -108,12 +108,12 @@ async fn a_program_that_asks_for_a_permission() {
 /// Its text is complete, its permission is decided by the next program, and it gets its end. On a released server that
 /// program reads the endpoint of the one before, and ends it when it does not need it any more.
 pub(super) async fn a_turn_of_a_killed_program_gets_its_permission_and_its_end(row: Row) {
-    let Some(server) = Server::start(row.kind, Setup::takes_up(TakesUp::Load)).await else { return };
+    let Some(server) = Server::start(row.kind, Setup::reopen(Reopen::Load)).await else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("sessions.db");
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command
-        .args(["--exact", "servers::kept::a_program_that_asks_for_a_permission", "--nocapture"])
+        .args(["--exact", "servers::stored::a_program_that_asks_for_a_permission", "--nocapture"])
         .env(URL, server.url())
         .env(FILE, &file)
         .stdout(Stdio::null());
@@ -137,7 +137,7 @@ pub(super) async fn a_turn_of_a_killed_program_gets_its_permission_and_its_end(r
     let session = client.session("mine");
     within("acquiring", session.resume()).await.expect("it is acquired");
     within("the turn", session.open_turn_ended()).await;
-    assert_eq!(told(&session, "say three").await.expect("a turn"), ["three"]);
+    assert_eq!(replies(&session, "say three").await.expect("a turn"), ["three"]);
     within("storing", client.flush()).await.expect("everything is stored");
     let stored = stored(&**client.store()).await;
     let texts: Vec<&str> = stored.iter().filter_map(text_of).collect();
@@ -156,11 +156,10 @@ pub(super) async fn a_turn_of_a_killed_program_gets_its_permission_and_its_end(r
     within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
 }
 
-async fn goes_on(row: Row, blow: Blow) {
-    // What the agent of a server that is not ours can do is not up to us.
-    let ways = if row.kind == Kind::Given { &TakesUp::ALL[..1] } else { &TakesUp::ALL[..] };
-    // Every way with every store on one server of each layout; elsewhere each way and each store, which is enough to see
-    // that the server makes no difference.
+async fn survives(row: Row, failure: Failure) {
+    // The test cannot choose what the agent of an external server supports.
+    let ways = if row.kind == Kind::Given { &Reopen::ALL[..1] } else { &Reopen::ALL[..] };
+    // One server of each layout runs all combinations. The others run each kind of agent and each store at least once.
     let all = matches!(row.kind, Kind::MockRpc | Kind::Released("0.4.2"));
     for (number, way) in ways.iter().enumerate() {
         for (place, store) in Store::all().await.into_iter().enumerate() {
@@ -168,71 +167,75 @@ async fn goes_on(row: Row, blow: Blow) {
                 store.remove().await;
                 continue;
             }
-            let setup = Setup { kills_agent: blow == Blow::AgentCrashes, ..Setup::takes_up(*way) };
+            let setup = Setup { kills_agent: failure == Failure::AgentCrashes, ..Setup::reopen(*way) };
             let Some(server) = Server::start(row.kind, setup).await else { return store.remove().await };
-            let life = Life { row, server, store, blow, heard: Vec::new() };
+            let conversation = Conversation { row, server, store, failure, received: Vec::new() };
             if row.kind == Kind::Given {
-                return life.go_on(None).await.remove().await;
+                return conversation.run(None).await.remove().await;
             }
-            life.go_on(Some(*way)).await.remove().await;
+            conversation.run(Some(*way)).await.remove().await;
         }
     }
 }
 
-/// A session through one blow.
-struct Life {
+/// A session that survives one failure.
+struct Conversation {
     row: Row,
     server: Server,
     store: Store,
-    blow: Blow,
-    /// What subscribers were told as new.
-    heard: Vec<String>,
+    failure: Failure,
+    /// The live texts that subscribers received.
+    received: Vec<String>,
 }
 
-impl Life {
-    async fn go_on(mut self, way: Option<TakesUp>) -> Store {
+impl Conversation {
+    async fn run(mut self, way: Option<Reopen>) -> Store {
         let (mut client, mut events) = self.program().await;
         let mut session = within("a session", client.new_session_as("mine", NewSession::in_dir("/")))
             .await
-            .expect("a session can be made");
+            .expect("a session");
         let known = client.client().capabilities().expect("it is connected");
         if let Some(way) = way {
             let able = (known.resume_session, known.load_session);
             assert_eq!(
                 able,
-                (way == TakesUp::Resume, way == TakesUp::Load),
-                "the agent can do what it should"
+                (way == Reopen::Resume, way == Reopen::Load),
+                "the agent supports what the test configured"
             );
         }
-        assert_eq!(told(&session, "say one").await.expect("a turn"), ["one"]);
-        match self.blow {
-            Blow::ProgramRestarts => {
+        assert_eq!(replies(&session, "say one").await.expect("a turn"), ["one"]);
+        match self.failure {
+            Failure::ProgramRestarts => {
                 within("storing", client.flush()).await.expect("everything is stored");
-                self.hear(&mut events);
+                self.receive(&mut events);
                 drop((client, session, events));
                 (client, events) = self.program().await;
                 session = client.session("mine");
             }
-            Blow::ServerIsKilled => self.server.kill_and_restart().await,
-            Blow::AgentCrashes => {
-                let error = told(&session, "say partial; exit 3").await.expect_err("the agent dies");
+            Failure::ServerIsKilled => self.server.kill_and_restart().await,
+            Failure::AgentCrashes => {
+                let error = replies(&session, "say partial; exit 3").await.expect_err("the agent dies");
                 assert_eq!(error.termination().and_then(|info| info.exit_code), Some(3), "{error:?}");
                 let record = within("the record", session.record()).await.expect("a record");
                 assert_eq!(record.status, SessionStatus::Active, "an exit does not change the status");
             }
         }
-        if self.blow == Blow::AgentCrashes && self.row.kind == Kind::Adapter {
-            never_again(&session).await;
+        if self.failure == Failure::AgentCrashes && self.row.kind == Kind::Adapter {
+            fails_for_good(&session).await;
             return self.store;
         }
         let (texts, failures) = self.next(&session).await;
-        let told_before = way == Some(TakesUp::Neither);
+        let replays_transcript = way == Some(Reopen::Neither);
         assert_eq!(texts.last().map(String::as_str), Some("two"), "{texts:?}");
-        assert_eq!(history_of(&texts), usize::from(told_before), "{texts:?}");
-        assert_eq!(told(&session, "say three").await.expect("a turn"), ["three"], "the history is told once");
-        if way.is_some() && !told_before {
-            let recalled = told(&session, "recall").await.expect("a turn");
-            let partial = if self.blow == Blow::AgentCrashes { "partial, " } else { "" };
+        assert_eq!(history_of(&texts), usize::from(replays_transcript), "{texts:?}");
+        assert_eq!(
+            replies(&session, "say three").await.expect("a turn"),
+            ["three"],
+            "the transcript is sent once"
+        );
+        if way.is_some() && !replays_transcript {
+            let recalled = replies(&session, "recall").await.expect("a turn");
+            let partial = if self.failure == Failure::AgentCrashes { "partial, " } else { "" };
             assert_eq!(
                 recalled,
                 [format!("recall: one, {partial}two, three")],
@@ -240,13 +243,13 @@ impl Life {
             );
         }
         within("storing", client.flush()).await.expect("everything is stored");
-        self.hear(&mut events);
+        self.receive(&mut events);
         self.check(&client, &known, way.is_some(), failures).await;
         within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
         self.store
     }
 
-    /// A program that has just started.
+    /// Starts a program: a client with its events.
     async fn program(&self) -> (StoredClient, Events) {
         let client = options(&self.server, &Knobs::default()).build().expect("options that can be used");
         let client = client.with_store_options(self.store.open().await, StoreOptions::default());
@@ -255,53 +258,57 @@ impl Life {
         (client, events)
     }
 
-    fn hear(&mut self, events: &mut Events) {
+    fn receive(&mut self, events: &mut Events) {
         while let Some(event) = events.try_next() {
             if let Event::Update(update) = event
                 && update.origin() == Origin::Live
             {
-                self.heard.extend(update.message_text().map(str::to_owned));
+                self.received.extend(update.message_text().map(str::to_owned));
             }
         }
     }
 
-    /// Prompts until it works. Only a server that was killed behind our back makes a prompt fail: nobody has told us.
+    /// Prompts until it succeeds. Only after a kill of the server may a prompt fail, because the client does not know
+    /// about it yet.
     async fn next(&self, session: &StoredSession) -> (Vec<String>, usize) {
         let nudge = async {
-            if self.blow == Blow::ServerIsKilled && self.server.layout() == Layout::Shared {
-                // One that says nothing is not told from the one before.
+            if self.failure == Failure::ServerIsKilled && self.server.layout() == Layout::Shared {
+                // The client recognises a restarted server only by its events, so another client causes some.
                 let another = Peer::connect(&self.server, self.row.via).await;
-                another.prompt(&another.session().await, &format!("say {SOMEBODY}")).await.ended("end_turn");
+                another
+                    .prompt(&another.session().await, &format!("say {OTHER_CLIENT}"))
+                    .await
+                    .ended("end_turn");
             }
         };
-        let (first, ()) = tokio::join!(told(session, "say two"), nudge);
+        let (first, ()) = tokio::join!(replies(session, "say two"), nudge);
         match first {
             Ok(texts) => (texts, 0),
             Err(error) => {
-                assert_eq!(self.blow, Blow::ServerIsKilled, "{error:?}");
+                assert_eq!(self.failure, Failure::ServerIsKilled, "{error:?}");
                 assert!(!matches!(error, Error::Config(_) | Error::Store(_)), "{error:?}");
-                (told(session, "say two").await.expect("the next one takes the session up again"), 1)
+                (replies(session, "say two").await.expect("the next prompt restores the session"), 1)
             }
         }
     }
 
-    /// Everything is stored once and told once, in its order.
+    /// Checks that everything is stored once and delivered once, in order.
     async fn check(&self, client: &StoredClient, known: &Capabilities, ours: bool, failures: usize) {
         let stored = stored(&**client.store()).await;
         let kinds =
             |kind: &str| stored.iter().filter(|event| event.kind.as_str() == kind).collect::<Vec<_>>();
-        // The agent says back the history that it is told, and on a shared endpoint others are heard, too.
+        // The agent echoes a transcript, and on a shared endpoint texts of other clients arrive too.
         let other =
-            |text: &str| text.starts_with("stub: ") || text.starts_with("recall: ") || text == SOMEBODY;
+            |text: &str| text.starts_with("stub: ") || text.starts_with("recall: ") || text == OTHER_CLIENT;
         let own = |text: &&str| !other(text);
         let said: Vec<&str> = kinds("update").into_iter().filter_map(text_of).filter(own).collect();
         let mut expected = vec!["one", "two", "three"];
-        if self.blow == Blow::AgentCrashes {
+        if self.failure == Failure::AgentCrashes {
             expected.insert(1, "partial");
         }
         assert_eq!(said, expected, "{stored:#?}");
-        let heard: Vec<&str> = self.heard.iter().map(String::as_str).filter(own).collect();
-        assert_eq!(heard, expected, "what subscribers heard");
+        let received: Vec<&str> = self.received.iter().map(String::as_str).filter(own).collect();
+        assert_eq!(received, expected, "texts of subscribers");
         let prompts = kinds("prompt").len();
         let recalled = usize::from(ours && (known.resume_session || known.load_session));
         assert_eq!(prompts, expected.len() + recalled + failures, "{stored:#?}");
@@ -314,29 +321,29 @@ impl Life {
         assert_eq!(restored, [by]);
         let ended: Vec<_> =
             kinds("ended").into_iter().map(|event| event.payload["reason"].as_str()).collect();
-        match (self.blow, self.server.layout()) {
-            (Blow::AgentCrashes, _) => assert_eq!(ended, [Some("error")]),
-            // The agents went with their server, and nobody says how.
-            (Blow::ServerIsKilled, Layout::PerAgent) => assert_eq!(ended, [Some("unknown")]),
+        match (self.failure, self.server.layout()) {
+            (Failure::AgentCrashes, _) => assert_eq!(ended, [Some("error")]),
+            // The agents ended with their server, without details.
+            (Failure::ServerIsKilled, Layout::PerAgent) => assert_eq!(ended, [Some("unknown")]),
             _ => assert_eq!(ended, [None; 0]),
         }
         assert_eq!(kinds("gap").len() + kinds("lost").len(), 0, "{stored:#?}");
     }
 }
 
-/// The server does not start its agent again, and says so at each prompt.
-async fn never_again(session: &StoredSession) {
+/// Checks that every prompt fails, because the server does not restart its agent.
+async fn fails_for_good(session: &StoredSession) {
     for _ in 0..2 {
-        let error = told(session, "say two").await.expect_err("there is no agent");
+        let error = replies(session, "say two").await.expect_err("there is no agent");
         assert!(!error.maybe_executed(), "{error:?}");
         assert!(matches!(error, Error::AgentEnded(_)) || error.http().is_some(), "{error:?}");
     }
     let record = within("the record", session.record()).await.expect("a record");
-    assert_eq!(record.status, SessionStatus::Active, "another server may take it up");
+    assert_eq!(record.status, SessionStatus::Active, "another server may restore the session");
 }
 
-/// What the agent says to a prompt.
-async fn told(session: &StoredSession, text: &str) -> Result<Vec<String>, Error> {
+/// Returns the agent's texts in response to a prompt.
+async fn replies(session: &StoredSession, text: &str) -> Result<Vec<String>, Error> {
     within(text, async {
         let mut turn = session.prompt(text).await?;
         let mut texts = Vec::new();
@@ -349,7 +356,7 @@ async fn told(session: &StoredSession, text: &str) -> Result<Vec<String>, Error>
     .await
 }
 
-/// How often the stub agent, which says back what it does not know, was told what it had said.
+/// Returns how often the stub agent echoed a transcript. It echoes text that is not a directive.
 fn history_of(texts: &[String]) -> usize {
     texts.iter().filter(|text| text.starts_with("stub: ") && text.contains("\"agent\":\"one\"")).count()
 }
@@ -360,13 +367,13 @@ fn text_of(event: &StoredEvent) -> Option<&str> {
     update["content"]["text"].as_str()
 }
 
-/// Everything that is stored, which has neither holes nor repeats.
+/// Returns all stored events, and checks that they have neither gaps nor duplicates.
 async fn stored(store: &dyn SessionStore) -> Vec<StoredEvent> {
-    let page = within("what is stored", store.events(&EventQuery::of("mine").limit(1000))).await;
-    let page = page.expect("what is stored");
-    assert_eq!(page.next, None, "all of it");
+    let page = within("the stored events", store.events(&EventQuery::of("mine").limit(1000))).await;
+    let page = page.expect("stored events");
+    assert_eq!(page.next, None, "one page holds all events");
     for (index, event) in (1..).zip(&page.events) {
-        assert_eq!(event.index, index, "the index has no holes");
+        assert_eq!(event.index, index, "indexes are contiguous");
     }
     let keys: std::collections::HashSet<_> = page.events.iter().map(|event| &event.key).collect();
     assert_eq!(keys.len(), page.events.len(), "an event is stored twice");

@@ -1,4 +1,4 @@
-//! How a process is ended, and that nothing of it stays.
+//! How a process is ended, and that it leaves nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::probe::{Probe, group_is_gone, group_members, pid_of, stub};
 
 #[tokio::test]
-async fn closing_the_input_lets_a_good_agent_exit_by_itself() {
+async fn closing_the_input_makes_a_well_behaved_agent_exit() {
     let (probe, session) = Probe::session(&[]).await;
     probe.running().close_input();
     assert_eq!(probe.exit().await.status, ExitStatus::Code(0));
@@ -47,15 +47,15 @@ async fn a_message_to_an_agent_that_does_not_read_fails_when_it_dies() {
 }
 
 #[tokio::test]
-async fn letting_go_terminates_an_agent_that_ignores_the_end_of_its_input() {
+async fn dropping_the_handle_terminates_an_agent_that_ignores_the_end_of_its_input() {
     let (mut probe, session) = Probe::session(&["--ignore-eof"]).await;
-    probe.let_go();
+    probe.drop_handle();
     assert_eq!(probe.exit().await.status, ExitStatus::Signal(15));
     group_is_gone(pid_of(&session)).await;
 }
 
 #[tokio::test]
-async fn letting_go_kills_an_agent_that_ignores_being_asked() {
+async fn dropping_the_handle_kills_an_agent_that_ignores_sigterm() {
     let grace = Duration::from_millis(200);
     let agent = stub(&["--ignore-eof", "--ignore-sigterm", "--at-start", "child 300"]).grace(grace);
     let mut probe = Probe::launch(&agent).await;
@@ -63,9 +63,9 @@ async fn letting_go_kills_an_agent_that_ignores_being_asked() {
     let group = pid_of(created["result"]["sessionId"].as_str().unwrap());
     assert_eq!(group_members(group).len(), 2, "the agent and its child");
     let start = Instant::now();
-    probe.let_go();
+    probe.drop_handle();
     assert_eq!(probe.exit().await.status, ExitStatus::Signal(9));
-    assert!(start.elapsed() >= grace, "it was asked first");
+    assert!(start.elapsed() >= grace, "SIGTERM was sent first");
     group_is_gone(group).await;
 }
 
@@ -84,16 +84,16 @@ async fn pipes_held_open_from_outside_the_group_delay_the_exit_by_a_bounded_time
     const HELD: u64 = 15;
     let (probe, session) = Probe::session(&[]).await;
     let start = Instant::now();
-    probe.prompt(3, &session, &format!("linger {HELD}; say last words; stderr 3; exit 9")).await;
+    probe.prompt(3, &session, &format!("linger {HELD}; say goodbye; stderr 3; exit 9")).await;
     let exit = probe.exit().await;
-    assert!(start.elapsed() < Duration::from_secs(HELD), "reported while the pipes are still held");
+    assert!(start.elapsed() < Duration::from_secs(HELD), "reported while the pipes are still open");
     assert_eq!(exit.status, ExitStatus::Code(9));
     assert_eq!(exit.stderr.total_lines, 3);
-    assert_eq!(probe.texts(), ["last words"]);
+    assert_eq!(probe.texts(), ["goodbye"]);
 }
 
 #[test]
-fn a_runtime_that_ends_takes_its_agents_with_it() {
+fn agents_end_with_their_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let arguments = ["--ignore-eof", "--ignore-sigterm"];
     let (probe, session) = runtime.block_on(Probe::session(&arguments));

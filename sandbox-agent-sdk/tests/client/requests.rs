@@ -31,7 +31,7 @@ fn asks() -> Script {
 }
 
 #[tokio::test]
-async fn a_permission_that_nobody_gives_is_refused() {
+async fn a_permission_that_nothing_decides_is_rejected() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks()).start().await;
         let session = session(&client(&server, kind)).await;
@@ -50,7 +50,7 @@ async fn a_permission_that_cannot_be_rejected_is_cancelled() {
 }
 
 #[tokio::test]
-async fn subscribers_can_answer_and_the_first_answer_counts() {
+async fn subscribers_can_decide_and_the_first_decision_counts() {
     for kind in KINDS {
         let server = MockServer::builder().agent("mock", asks()).start().await;
         let client = client(&server, kind);
@@ -79,7 +79,7 @@ async fn a_subscriber_that_drops_the_request_cancels_it() {
 }
 
 #[tokio::test]
-async fn a_policy_decides_before_anybody_is_asked() {
+async fn a_policy_decides_before_subscribers() {
     for kind in KINDS {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
@@ -99,7 +99,7 @@ async fn a_policy_decides_before_anybody_is_asked() {
 }
 
 #[tokio::test]
-async fn a_policy_that_chooses_what_is_not_offered_refuses() {
+async fn a_policy_that_chooses_an_option_that_is_not_offered_rejects() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let client = options(&server, ServerKind::Shared)
         .permission_policy(|_| PermissionDecision::Option("no such".into()));
@@ -108,7 +108,7 @@ async fn a_policy_that_chooses_what_is_not_offered_refuses() {
 }
 
 #[tokio::test]
-async fn many_permissions_can_be_answered_in_any_order() {
+async fn many_permissions_can_be_decided_in_any_order() {
     for kind in KINDS {
         let server =
             MockServer::builder().agent("mock", Script::steps(vec![Step::FireRequests(50)])).start().await;
@@ -151,7 +151,7 @@ async fn questions_can_be_answered() {
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_answers_is_cancelled() {
+async fn a_question_without_an_answer_is_cancelled() {
     let ask = Step::AskQuestion { message: "?".into(), schema: json!({}) };
     let passed_on = Step::Request {
         method: "_sandboxagent/session/request_question".into(),
@@ -166,11 +166,11 @@ async fn a_question_that_nobody_answers_is_cancelled() {
     let answers: Vec<_> = server.answers().into_iter().map(|answer| answer.answer).collect();
     assert_eq!(answers[0]["result"], json!({"action": "cancel"}));
     assert_eq!(answers[1]["result"]["status"], "rejected");
-    assert_eq!(answers[2]["error"]["code"], -32601, "nobody offers files to the agent");
+    assert_eq!(answers[2]["error"]["code"], -32601, "files are not advertised");
 }
 
 #[tokio::test]
-async fn what_another_clients_session_asks_is_left_to_that_client() {
+async fn requests_of_another_clients_session_are_left_to_that_client() {
     let server = MockServer::builder().agent("mock", asks()).start().await;
     let neighbour = client(&server, ServerKind::Shared);
     session(&neighbour).await;
@@ -180,7 +180,7 @@ async fn what_another_clients_session_asks_is_left_to_that_client() {
     let mut events = session.events().deciding();
     let turn = session.prompt("go");
     let request = permission(&mut events).await;
-    // The neighbour has seen the tool call too; if it answered, it would have been quicker.
+    // The other client has received the request too. A response of it would have arrived by now.
     within(neighbour.list_models(None)).await.unwrap();
     request.reply(PermissionReply::Once).unwrap();
     assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");

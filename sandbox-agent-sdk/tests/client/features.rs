@@ -1,4 +1,4 @@
-//! What the server and the agent can do, as a user interface reads it.
+//! Supported features of server and agent, as a user interface queries them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn not_found() -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn what_is_supported_is_known_from_what_is_said_and_from_what_was_tried() {
+async fn support_is_known_from_capabilities_and_from_attempts() {
     for kind in KINDS {
         let said = json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true,
             "promptCapabilities": {"image": true}, "sessionCapabilities": {"fork": {}}}});
@@ -49,21 +49,21 @@ async fn what_is_supported_is_known_from_what_is_said_and_from_what_was_tried() 
         within(session.fork(NewSession::in_dir("/"))).await.unwrap_err();
         within(client.set_session_mode(session.id(), "plan")).await.unwrap_err();
         within(session.set_model("mock-fast")).await.unwrap();
-        assert_eq!(client.supports(Feature::ForkSession), Support::No, "it was said, and it is not so");
+        assert_eq!(client.supports(Feature::ForkSession), Support::No, "it was advertised, but it failed");
         assert_eq!(client.supports(Feature::SetMode), Support::Unknown, "there may be an option for it");
         assert_eq!(client.supports(Feature::SetModel), Support::Yes);
         if kind == ServerKind::PerAgent {
             within(session.detach()).await.unwrap_err();
             assert!(!client.supports(Feature::DetachSession).is_possible());
         }
-        assert_eq!(server.messages("session/fork").len(), 1, "reading what is supported sends nothing");
+        assert_eq!(server.messages("session/fork").len(), 1, "a query sends nothing");
         within(client.disconnect()).await.unwrap();
         assert_eq!(client.supports(Feature::ForkSession), Support::Unknown);
     }
 }
 
 #[tokio::test]
-async fn what_one_agent_lacks_is_not_denied_to_another() {
+async fn support_is_tracked_per_agent() {
     let bare = Script::default().on_request(|method, _| (method == "session/set_mode").then(not_found));
     let server = MockServer::builder().agent("mock", bare).agent("other", Script::default()).start().await;
     let client = client(&server, ServerKind::Shared);
@@ -76,7 +76,7 @@ async fn what_one_agent_lacks_is_not_denied_to_another() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_started_anew_is_asked_anew() {
+async fn support_is_checked_again_after_an_agent_restart() {
     for kind in KINDS {
         let launches = Arc::new(AtomicUsize::new(0));
         let script = Script::default().on_request(move |method, _| match method {
@@ -98,7 +98,7 @@ async fn an_agent_that_is_started_anew_is_asked_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_began_anew_is_asked_anew() {
+async fn support_is_checked_again_after_a_server_restart() {
     let lacks = Arc::new(AtomicBool::new(true));
     let script = Script::default().on_request({
         let lacks = Arc::clone(&lacks);
@@ -111,18 +111,18 @@ async fn a_server_that_began_anew_is_asked_anew() {
     for _ in 0..2 {
         within(client.set_session_mode(old.id(), "plan")).await.unwrap_err();
     }
-    assert_eq!(server.messages("session/set_mode").len(), 1, "it is known");
+    assert_eq!(server.messages("session/set_mode").len(), 1, "the result is remembered");
     let mut events = client.events();
     lacks.store(false, Ordering::SeqCst);
     server.restart(State::Lost).await;
-    // The new server has something to tell from which it is seen that it is new.
+    // The client recognises the new server by its events, so the test causes some.
     let fresh = session(&client).await;
     event(&mut events, |event| matches!(event, Event::ServerRestarted).then_some(())).await;
     within(client.set_session_mode(fresh.id(), "plan")).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_session_is_closed_by_the_agent_where_the_server_cannot_end_it() {
+async fn a_session_is_closed_by_the_agent_if_the_server_cannot_end_it() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::PerAgent);
     let session = session(&client).await;
@@ -138,13 +138,13 @@ async fn a_session_is_closed_by_the_agent_where_the_server_cannot_end_it() {
     let again = within(session.terminate()).await.unwrap();
     assert!(again.already_ended && !again.terminated);
     assert_eq!(server.messages("session/close").len(), 1);
-    // The agent itself lives on.
+    // The agent itself keeps running.
     let other = super::support::session(&client).await;
     assert_eq!(within(other.prompt("hello").text()).await.unwrap(), "mock: hello");
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_as_it_shall_be_is_not_left_behind() {
+async fn a_session_that_cannot_be_configured_is_removed() {
     let script = Script::default().on_request(|method, _| (method == "session/set_mode").then(not_found));
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = client(&server, ServerKind::PerAgent);
@@ -153,5 +153,5 @@ async fn a_session_that_cannot_be_as_it_shall_be_is_not_left_behind() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     assert_eq!(server.messages("session/close").len(), 1);
     within(client.disconnect()).await.unwrap();
-    assert!(super::support::ends_so_far(&mut events).is_empty(), "nobody has had it");
+    assert!(super::support::ends_so_far(&mut events).is_empty(), "the session was never published");
 }

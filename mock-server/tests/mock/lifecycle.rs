@@ -29,7 +29,7 @@ async fn dropping_the_server_ends_its_connections_at_once() {
     let address = server.address();
     drop(server);
     let (_, end) = events.bytes().await;
-    assert!(end.is_err(), "the stream breaks");
+    assert!(end.is_err(), "the stream fails");
     let refused = async {
         while TcpStream::connect(address).await.is_ok() {
             tokio::task::yield_now().await;
@@ -41,20 +41,20 @@ async fn dropping_the_server_ends_its_connections_at_once() {
 #[tokio::test]
 async fn a_panic_in_a_script_fails_the_owner_of_the_server() {
     let server =
-        MockServer::builder().agent("mock", Script::new(|_| panic!("a mistake in the test"))).start().await;
+        MockServer::builder().agent("mock", Script::new(|_| panic!("a bug in the test"))).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let (_, body) = client.post(prompt("p", &session, "x")).await;
     assert_eq!(body["error"]["data"]["terminationInfo"]["exitCode"], 101);
     let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(server)));
     let panic = dropped.expect_err("the drop panics");
-    assert!(panic.downcast_ref::<String>().unwrap().contains("a mistake in the test"));
+    assert!(panic.downcast_ref::<String>().unwrap().contains("a bug in the test"));
 }
 
 #[tokio::test]
 async fn a_panic_also_fails_the_next_call() {
     let server =
-        MockServer::builder().agent("mock", Script::new(|_| panic!("a mistake in the test"))).start().await;
+        MockServer::builder().agent("mock", Script::new(|_| panic!("a bug in the test"))).start().await;
     let client = Client::new(&server);
     let session = client.session().await;
     let (_, body) = client.post(prompt("p", &session, "x")).await;
@@ -64,7 +64,7 @@ async fn a_panic_also_fails_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_restart_that_keeps_its_state_goes_on_where_it_was() {
+async fn a_restart_that_keeps_its_state_continues_the_sequence() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -73,14 +73,14 @@ async fn a_restart_that_keeps_its_state_goes_on_where_it_was() {
     let url = server.url();
     server.restart(State::Kept).await;
     assert_eq!(server.url(), url);
-    assert!(events.bytes().await.1.is_err(), "the old stream broke");
+    assert!(events.bytes().await.1.is_err(), "the old stream failed");
     client.result(prompt("p", &session, "again")).await;
     let seen = client.stream(Some(before)).await.until_response("p").await;
     assert_eq!(ids(&seen)[0], before + 1);
 }
 
 #[tokio::test]
-async fn a_restart_that_loses_its_state_knows_no_session_and_counts_from_one() {
+async fn a_restart_that_loses_its_state_has_no_sessions_and_restarts_ids_at_one() {
     let server = MockServer::start().await;
     let client = Client::new(&server);
     let session = client.session().await;
@@ -88,7 +88,7 @@ async fn a_restart_that_loses_its_state_knows_no_session_and_counts_from_one() {
     assert_eq!(server.last_event_id(), 0);
     assert_eq!(client.post(prompt("p", &session, "again")).await.0, 400);
     let new = client.session().await;
-    assert_ne!(new, session, "no id is used twice in the life of a server");
+    assert_ne!(new, session, "session ids are unique across restarts");
     assert_eq!(ids(&client.stream(None).await.until_response("new").await), [1, 2]);
 }
 

@@ -1,4 +1,4 @@
-//! A connection, as long as a call has it.
+//! A connection that a call has taken from the pool.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +10,11 @@ use tokio::runtime::Handle;
 use super::super::StoreError;
 use super::super::rows::{Failure, failure};
 
-/// A connection that a call has for its statements.
+/// A connection that a call has taken from the pool.
 ///
-/// A connection that has not responded is not used again: as long as it does not, it would take the place of one that
-/// does.
+/// One that has not responded is closed, so that it does not block the pool.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Checkout {
     connection: PoolConnection<Postgres>,
     watch: Watch,
 }
@@ -28,7 +27,7 @@ pub(super) struct Watch {
     is_waiting: AtomicBool,
 }
 
-impl Lent {
+impl Checkout {
     /// A connection of this pool, with a limit for the statements of a call.
     pub(super) async fn of(pool: &PgPool, limit: Option<Duration>) -> Result<Self, StoreError> {
         let connection = pool.acquire().await.map_err(failure)?;
@@ -63,7 +62,7 @@ impl Watch {
     }
 }
 
-impl Drop for Lent {
+impl Drop for Checkout {
     fn drop(&mut self) {
         if self.watch.is_waiting.load(Ordering::Relaxed) {
             self.connection.close_on_drop();

@@ -1,0 +1,16 @@
+//! Setters of options, queries and appends.
+
+/// Gives a type setters that take it by value: `name(argument: Type) => field = value;`.
+macro_rules! setters {
+    ($type:ident: $($(#[$meta:meta])* $name:ident($($argument:ident: $kind:ty)?) => $($field:ident).+ = $value:expr;)+) => {
+        impl $type {
+            $(
+                $(#[$meta])*
+                pub fn $name(mut self, $($argument: $kind)?) -> Self {
+                    self.$($field).+ = $value;
+                    self
+                }
+            )+
+        }
+    };
+}

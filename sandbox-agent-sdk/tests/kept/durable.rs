@@ -1,0 +1,155 @@
+//! Events that are delivered after they were stored.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::sessions::{Durability, MemoryStore, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::stream::LogRecord;
+use sandbox_agent_sdk::turns::TurnEvent;
+use sandbox_agent_sdk::update::Missed;
+use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, UpdateKind};
+
+use crate::gated::Gated;
+use crate::support::{KINDS, LIMIT, within};
+use crate::world::{World, options, said, stored};
+
+/// How long a store that fails is tried again.
+const RETRY_FOR: Duration = Duration::from_millis(300);
+
+fn program(world: &World, kind: ServerKind, store: &Arc<Gated>, retry_for: Duration) -> StoredClient {
+    let program = options(&world.server, kind).shared_store(Arc::<Gated>::clone(store));
+    let program = program.stored(|stored| stored.durability(Durability::BeforeDelivery).retry_for(retry_for));
+    program.build().unwrap()
+}
+
+fn script() -> Script {
+    Script::steps(vec![Step::Say("one".into()), Step::Say("two".into()), Step::Say("three".into())])
+}
+
+#[tokio::test]
+async fn nothing_is_delivered_before_it_is_stored() {
+    for kind in KINDS {
+        let world = World::new(kind, script()).await;
+        let store = Gated::new(MemoryStore::new());
+        let client = program(&world, kind, &store, LIMIT);
+        let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        let (mut all, mut of_session) = (client.events(), session.events());
+        let mut log = client.client().events_from(None);
+        let gate = store.appending.lock().await;
+        let mut turn = within(session.prompt("go")).await.unwrap();
+        // Everything has arrived, up to the end of the turn.
+        let ended = async {
+            while !matches!(log.next().await.unwrap().record, LogRecord::Event(Event::TurnEnded(_))) {}
+        };
+        within(ended).await;
+        assert!(turn.next().now_or_never().is_none(), "{kind}: an update that is not stored");
+        assert!(turn.outcome().now_or_never().is_none(), "{kind}: an end that is not stored");
+        let is_update = |event: Option<Event>| matches!(event, Some(Event::Update(_)));
+        assert!(!is_update(of_session.try_next()) && !is_update(all.try_next()), "{kind}");
+        drop(gate);
+        let mut seen = Vec::new();
+        while let Some(update) = within(turn.next()).await {
+            seen.push(update.to_string());
+            let kept = stored(&*store, "s").await;
+            assert!(said(&kept).len() >= seen.len() && said(&kept)[..seen.len()] == seen[..], "{kind}");
+        }
+        assert_eq!(seen, ["one", "two", "three"], "{kind}");
+        within(turn.outcome()).await.unwrap();
+        let kept = stored(&*store, "s").await;
+        assert_eq!(kept.last().unwrap().kind, StoredEventKind::TurnEnded, "{kind}");
+        for events in [&mut of_session, &mut all] {
+            let mut followed = Vec::new();
+            while followed.len() < 3 {
+                if let Event::Update(update) = within(events.next()).await.unwrap() {
+                    followed.push(update.to_string());
+                }
+            }
+            assert_eq!(followed, seen, "{kind}");
+        }
+        client.disconnect().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_ends_the_turn_with_its_error_and_nothing_is_delivered() {
+    for kind in KINDS {
+        let world = World::new(kind, script()).await;
+        let store = Gated::new(MemoryStore::new());
+        let client = program(&world, kind, &store, RETRY_FOR);
+        let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        for stalls in [false, true] {
+            let gate = if stalls { Some(store.appending.lock().await) } else { None };
+            store.refusing.store(!stalls, Ordering::SeqCst);
+            let began = Instant::now();
+            let mut turn = within(session.prompt("go")).await.unwrap();
+            let mut missed = 0;
+            while let Some(update) = within(turn.next()).await {
+                match update.kind() {
+                    UpdateKind::Missed(Missed::Lagged(count)) => missed += count,
+                    kind => panic!("{kind:?} is not stored"),
+                }
+            }
+            assert_eq!(missed, 3, "{kind}: what is not delivered is counted");
+            let outcome = within(turn.outcome()).await;
+            assert!(matches!(outcome, Err(Error::Store(_))), "{kind}: {outcome:?}");
+            assert!(began.elapsed() < Duration::from_secs(5), "one deadline: {:?}", began.elapsed());
+            drop(gate);
+            store.refusing.store(false, Ordering::SeqCst);
+            assert!(within(client.flush()).await.is_err(), "{kind}: what was given up is reported");
+            let text = within(within(session.prompt("go")).await.unwrap().text()).await.unwrap();
+            assert_eq!(text, "onetwothree", "{kind}: the next turn is stored and delivered");
+        }
+        let kept = stored(&*store, "s").await;
+        let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+        assert_eq!((count(StoredEventKind::Prompt), count(StoredEventKind::Update)), (4, 6), "{kind}");
+        assert!(count(StoredEventKind::Lost) >= 2, "{kind}");
+        client.disconnect().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_request_is_shown_after_it_was_stored() {
+    let call = ToolCall::new("c1", "write");
+    let steps = vec![
+        Step::Say("before".into()),
+        Step::AskPermission(Permission::new(call)),
+        Step::Say("after".into()),
+    ];
+    let world = World::new(ServerKind::Shared, Script::steps(steps)).await;
+    let store = Gated::new(MemoryStore::new());
+    let client = program(&world, ServerKind::Shared, &store, LIMIT);
+    let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let mut log = client.client().events_from(None);
+    let gate = store.appending.lock().await;
+    let mut turn = within(session.prompt("go")).await.unwrap();
+    let asked = async {
+        while !matches!(log.next().await.unwrap().record, LogRecord::Event(Event::Permission(_))) {}
+    };
+    within(asked).await;
+    assert!(turn.next_event().now_or_never().is_none());
+    drop(gate);
+    let mut seen = Vec::new();
+    while let Some(event) = within(turn.next_event()).await {
+        let kept = stored(&*store, "s").await;
+        let has = |kind| kept.iter().any(|event| event.kind == kind);
+        match event {
+            TurnEvent::Permission(request) => {
+                assert!(has(StoredEventKind::Permission));
+                request.allow_once().unwrap();
+                seen.push("permission".to_owned());
+            }
+            TurnEvent::Ended(outcome) => {
+                outcome.unwrap();
+                assert!(has(StoredEventKind::TurnEnded));
+            }
+            TurnEvent::Update(update) => seen.push(update.to_string()),
+            event => panic!("{event:?}"),
+        }
+    }
+    let order: Vec<_> = seen.iter().map(String::as_str).filter(|text| !text.starts_with('[')).collect();
+    assert_eq!((order.first(), order.last()), (Some(&"before"), Some(&"after")), "{seen:?}");
+    assert!(order.contains(&"permission"), "{seen:?}");
+}
