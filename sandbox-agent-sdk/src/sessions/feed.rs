@@ -162,6 +162,12 @@ impl Feed {
             latest: None,
         };
         route.latest = state.latest_hold(agent_session);
+        if let Some((_, of_turn)) = state.turns.get_mut(agent_session)
+            && of_turn.is_closed()
+        {
+            // The tracker that began the turn ended when the session was released.
+            *of_turn = Arc::clone(inbox);
+        }
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
