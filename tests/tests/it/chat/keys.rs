@@ -59,8 +59,8 @@ async fn what_the_user_is_writing_gives_no_permission() {
     terminal.key("Tab").await;
     terminal.see("1 or y").await;
     terminal.key("y").await;
-    let screen = terminal.see("may pass").await;
-    assert!(screen.contains("› next yay 1"), "the text is lost:\n{screen}");
+    terminal.see("may pass").await;
+    terminal.see("› next yay 1").await;
 }
 
 #[tokio::test]

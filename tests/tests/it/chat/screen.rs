@@ -228,7 +228,7 @@ async fn a_signal_and_a_panic_leave_the_terminal_as_it_was() {
         let sent = std::process::Command::new("kill").args([signal, &process]).status().unwrap();
         assert!(sent.success());
         let screen = terminal.has_left_with(code).await;
-        assert_eq!(screen.contains("a panic was asked for"), signal == "-USR1", "{screen}");
+        assert_eq!(screen.contains("panic requested"), signal == "-USR1", "{screen}");
     }
 }
 

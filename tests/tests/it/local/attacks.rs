@@ -8,7 +8,7 @@ use std::{
     path::Path,
     process::{Command, Output},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -53,14 +53,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 struct Rival {
     received: Arc<Mutex<Vec<u8>>>,
     stopped: Arc<AtomicBool>,
-    address: Arc<OnceLock<SocketAddr>>,
+    addresses: Arc<Mutex<Vec<SocketAddr>>>,
 }
 
 impl Rival {
     /// Serves a listener until the test ends, or until `stop`.
     fn serve(&self, listener: TcpListener) {
-        let Self { received, stopped, address } = self.clone();
-        address.set(listener.local_addr().unwrap()).unwrap();
+        let Self { received, stopped, addresses } = self.clone();
+        addresses.lock().unwrap().push(listener.local_addr().unwrap());
         std::thread::spawn(move || {
             while let Ok((mut stream, _)) = listener.accept() {
                 if stopped.load(Ordering::Relaxed) {
@@ -78,10 +78,12 @@ impl Rival {
         });
     }
 
-    /// Closes the listener: a connection wakes the thread that accepts.
+    /// Closes the listeners: a connection wakes the thread that accepts.
     fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
-        drop(TcpStream::connect(self.address.get().expect("the rival serves a listener")));
+        for address in self.addresses.lock().unwrap().iter() {
+            drop(TcpStream::connect(address));
+        }
     }
 
     fn received(&self) -> String {
