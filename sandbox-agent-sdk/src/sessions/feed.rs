@@ -86,6 +86,9 @@ struct Route {
     bound_at: u64,
     /// The hold on the latest event, if events are held back until they are stored.
     latest: Option<Hold>,
+    /// Whether its agent has ended: servers write the agent's last updates and the notice of its end concurrently, so that
+    /// updates may follow until the next connection.
+    is_trailing: bool,
 }
 
 /// A moment: what was bound before a later loss of the agent is gone with it.
@@ -160,6 +163,7 @@ impl Feed {
             inbox: Arc::clone(inbox),
             bound_at: since.clock,
             latest: None,
+            is_trailing: false,
         };
         route.latest = state.latest_hold(agent_session);
         if let Some((_, of_turn)) = state.turns.get_mut(agent_session)
@@ -302,7 +306,7 @@ impl Feed {
     fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) -> Option<Hold> {
         entry.stream = state.stream;
         entry.is_held = entry.position.is_some();
-        let at = entry.held_at();
+        let mut at = entry.held_at();
         let mut hold = None;
         let is_held = if let Some(route) = state.routes.get_mut(session) {
             hold = self.holds.then(|| entry.hold_back());
@@ -312,9 +316,20 @@ impl Feed {
                 self.lose(&route.session);
             }
             pushed.is_held()
-        } else if let Some(gone) = state.gone.remove(session).filter(|_| entry.kind == StoredEventKind::Ended)
+        } else if let Some(gone) =
+            state.gone.get(session).filter(|gone| gone.is_trailing || entry.kind == StoredEventKind::Ended)
         {
-            gone.inbox.push(entry).is_held()
+            // It is of the stream before: nothing of the present one waits for it.
+            (at, entry.is_held) = (None, false);
+            hold = self.holds.then(|| entry.hold_back());
+            let is_end = entry.kind == StoredEventKind::Ended;
+            if matches!(gone.inbox.push(entry), Pushed::FirstLost | Pushed::Lost) {
+                self.lose(&gone.session);
+            }
+            if is_end && !gone.is_trailing {
+                state.gone.remove(session);
+            }
+            false
         } else if self.holds && state.turns.contains_key(session) {
             // This process does not own the session of its turn any more, and does not store what happens in it.
             return Some(entry.hold_back());
@@ -355,7 +370,7 @@ impl State {
     }
 
     /// Ends every binding that is older than this, and begins another stream.
-    fn end_before(&mut self, before: u64) {
+    fn end_before(&mut self, before: u64, is_trailing: bool) {
         self.ended_before = before;
         self.stream += 1;
         self.progress = Progress::default();
@@ -366,7 +381,7 @@ impl State {
             if !self.unseen.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
                 self.unseen.push(Arc::clone(&route.inbox));
             }
-            self.gone.insert(id, route);
+            self.gone.insert(id, Route { is_trailing, ..route });
         }
     }
 
@@ -384,14 +399,19 @@ impl State {
                 self.clock += 1;
                 // What was bound since the stream was lost was bound on the new server.
                 let before = self.lost_at.take().unwrap_or(self.clock);
-                self.end_before(before);
+                self.end_before(before, false);
             }
             Event::Connection(
-                ConnectionState::AgentEnded(_) | ConnectionState::Disconnected | ConnectionState::Lost(_),
+                state @ (ConnectionState::AgentEnded(_)
+                | ConnectionState::Disconnected
+                | ConnectionState::Lost(_)),
             ) => {
                 self.clock += 1;
                 (self.away, self.lost_at) = (false, None);
-                self.end_before(self.clock);
+                self.end_before(self.clock, matches!(state, ConnectionState::AgentEnded(_)));
+            }
+            Event::Connection(ConnectionState::Connecting) => {
+                self.gone.values_mut().for_each(|route| route.is_trailing = false);
             }
             // Nothing says which session they were of.
             Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {

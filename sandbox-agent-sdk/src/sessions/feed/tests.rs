@@ -4,11 +4,12 @@ use serde_json::json;
 
 use super::{Feed, Mailbox};
 use crate::client::{Hub, LogSink as _};
+use crate::convert::termination::TerminationReport;
 use crate::event::Origin;
 use crate::sessions::Durability;
 use crate::sessions::inbox::{Inbox, Item};
 use crate::stream::{LogEntry, StreamPosition};
-use crate::{Event, Update};
+use crate::{ConnectionState, Event, Update};
 
 /// A feed of a numbered stream, and the mailbox of a tracker that holds so many events.
 fn feed(capacity: usize) -> (Arc<Feed>, Mailbox) {
@@ -94,4 +95,19 @@ fn the_progress_is_due_after_some_events_without_an_append() {
     assert_eq!(scanned_to(&feed), Some(3));
     push(&feed, "x", 4);
     assert!(!feed.take_due());
+}
+
+#[test]
+fn updates_that_follow_the_end_of_their_agent_are_stored_until_the_next_connection() {
+    let (feed, inbox) = feed(9);
+    feed.route("a", "mine", &inbox, feed.now());
+    let connection = |state| feed.push(&LogEntry::of_event(&Event::Connection(state), None));
+    let events = || inbox.take_all_but(|_| false).into_iter().filter(|item| matches!(item, Item::Event(_)));
+    connection(ConnectionState::AgentEnded(Box::new(TerminationReport::requested().into_info())));
+    push(&feed, "a", 1);
+    push(&feed, "a", 2);
+    assert_eq!(events().count(), 2);
+    connection(ConnectionState::Connecting);
+    push(&feed, "a", 1);
+    assert_eq!(events().count(), 0, "another session has this id now");
 }
