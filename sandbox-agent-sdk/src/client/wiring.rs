@@ -67,6 +67,7 @@ impl Wiring {
         Self { path: path.to_owned(), ..self.clone() }
     }
 
+    #[cfg(feature = "sessions")]
     pub(super) fn path(&self) -> &str {
         &self.path
     }
