@@ -113,7 +113,7 @@ impl History<'_> {
                 StoredEventKind::Update => {
                     let Some((index, load)) = word(event) else { continue };
                     if let Some(load) = load {
-                        // What an agent replays for a program that has lost the session is not told from what is new.
+                        // What an agent replays for a program that has lost the session cannot be distinguished from what is new.
                         if ledger.loads.get(load) == Some(&true) {
                             failures
                                 .push(format!("u{index} is stored as new and was replayed by load {load}"));
@@ -168,7 +168,7 @@ impl History<'_> {
         if !self.shared.sharing.is_whole(&self.shared.world.plan) {
             return;
         }
-        // What an agent replays is not told from what is new if its load was interrupted.
+        // What an agent replays cannot be distinguished from what is new if its load was interrupted.
         let mut is_restoring = false;
         for event in &self.events {
             match event.kind.as_str() {
