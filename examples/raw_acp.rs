@@ -1,4 +1,4 @@
-//! The protocol client without the SDK: a permission request, a cancel, and events that are missing.
+//! The protocol client without the SDK: a permission request, a cancel, and how missing events are reported.
 //!
 //! Runs against an embedded server, or against the server at `ACP_URL`, which has to speak `Dialect::RPC`.
 
@@ -32,7 +32,7 @@ impl AgentHandler for AllowOnce {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    // The last prompt overflows this replay buffer.
+    // A reader that falls behind during the last prompt overruns this small replay buffer; a fast one misses nothing.
     let embedded = MockServer::builder().default_agent("mock").replay_buffer(100).start().await;
     let url = env::var("ACP_URL").unwrap_or_else(|_| embedded.url());
     // Gaps are recognised by the numbers of events, which a named dialect promises.
