@@ -71,6 +71,7 @@ mod turn_end;
 
 pub use cursor::Cursor;
 pub use error::StoreError;
+pub(super) use event::opens_request;
 pub(super) use event::raw_update;
 pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
 pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};

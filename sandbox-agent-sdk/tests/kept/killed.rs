@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::requests::ClaimedRequest;
 use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, SandboxAgentClient, ServerKind};
 
@@ -122,6 +123,44 @@ async fn an_open_permission_is_offered_again_by_its_id() {
     assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
     assert_eq!(said(&kept), ["permission: allow_once", "done"]);
     assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
+}
+
+#[tokio::test]
+async fn a_permission_that_is_read_with_the_end_of_its_turn_is_closed() {
+    let script = Script::new(|_| {
+        let call = ToolCall::new("call-1", "Remove everything");
+        let wait = Step::Wait(Duration::from_millis(300));
+        vec![Step::Say("first".to_owned()), wait, Step::AskPermission(Permission::new(call))]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    // It answers for the program that is killed, and stores nothing.
+    let other = SandboxAgentClient::builder(world.server.url()).agent("mock").server(ServerKind::Shared);
+    let other = other.timeouts(timeouts()).build().unwrap();
+    within(other.list_models(None)).await.unwrap();
+    let mut events = other.events().deciding();
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let request = event(&mut events, |event| match event {
+        Event::UnclaimedRequest(request) => Some(request),
+        _ => None,
+    })
+    .await;
+    let asked_at = world.server.last_event_id();
+    let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("not a permission") };
+    permission.allow_once().unwrap();
+    // The agent says what was decided, and the response to the prompt follows.
+    within(async {
+        while world.server.last_event_id() < asked_at + 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+
+    let (_client, sessions) = world.program().await;
+    within(sessions.session("mine").resume()).await.unwrap();
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert!(kept.iter().any(|event| event.kind == StoredEventKind::Permission));
+    let open = sessions.store().open("mine").await.unwrap();
+    assert!(open.is_empty(), "{open:?}");
 }
 
 #[tokio::test]

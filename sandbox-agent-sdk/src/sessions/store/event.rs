@@ -74,7 +74,7 @@ fn opens_turn(kind: &StoredEventKind) -> bool {
     matches!(kind, StoredEventKind::Prompt | StoredEventKind::PromptResent)
 }
 
-pub(super) fn opens_request(kind: &StoredEventKind) -> bool {
+pub(in crate::sessions) fn opens_request(kind: &StoredEventKind) -> bool {
     matches!(
         kind,
         StoredEventKind::Permission

@@ -11,7 +11,7 @@ use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
-    Append, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind, StreamPosition,
+    Append, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind, StreamPosition, opens_request,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
@@ -225,13 +225,19 @@ impl Tracker {
         }
     }
 
-    /// Sends stored answers again, and closes requests that the agent does not wait for any more. What is left is
-    /// offered again.
+    /// Sends stored answers again, and closes requests that the agent does not wait for any more, whether they were
+    /// stored before or are among what was read. What is left is offered again.
     fn settle_requests(&mut self, open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
         let is_running = caught_up.running.is_some();
+        let mut closed = Vec::new();
+        let mut close = |rpc_id: &str, turn: Option<&str>, reason: &str| {
+            let entry = Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason }));
+            let entry = entry.about(Some(rpc_id.to_owned()));
+            closed.push(entry.into_event(incarnation, SystemTime::now().into(), turn));
+        };
         for stored in &open.requests {
-            let Some(rpc_id) = stored.request.rpc_id.clone() else { continue };
-            let id = text_of_rpc_id(&rpc_id);
+            let Some(rpc_id) = &stored.request.rpc_id else { continue };
+            let id = text_of_rpc_id(rpc_id);
             let is_asked = is_running && caught_up.requests.contains(&id);
             let reason = match &stored.answer {
                 Some(answer) if is_asked => {
@@ -248,14 +254,17 @@ impl Tracker {
                 Some(_) => "delivered",
                 None => "expired",
             };
-            let closed = Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason }));
-            let turn = stored.request.turn_id.as_deref();
-            let now = SystemTime::now().into();
-            caught_up.events.push(closed.about(Some(rpc_id)).into_event(incarnation, now, turn));
+            close(rpc_id, stored.request.turn_id.as_deref(), reason);
         }
         if !is_running {
             caught_up.requests.clear();
+            for event in caught_up.events.iter().filter(|event| opens_request(&event.kind)) {
+                if let Some(rpc_id) = &event.rpc_id {
+                    close(rpc_id, event.turn_id.as_deref(), "expired");
+                }
+            }
         }
+        caught_up.events.extend(closed);
         if let Some(owned) = &mut self.owned {
             owned.requests = caught_up.requests.iter().map(|id| (rpc_id_of(id), false)).collect();
         }

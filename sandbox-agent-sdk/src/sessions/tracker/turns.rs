@@ -179,8 +179,9 @@ impl Tracker {
         else {
             return Ok(owned.foreign.is_none());
         };
-        let end = turn_end_entry(&interrupted());
-        self.write(vec![end], RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
+        let mut entries = self.close_requests();
+        entries.push(turn_end_entry(&interrupted()));
+        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
         Ok(true)
     }
 }
