@@ -64,7 +64,7 @@ pub enum Error {
     ///
     /// The connection may have been lost, or the server closed it because the message is too large for it and its
     /// response was lost.
-    #[error("upload of `{}` broke after {sent} of {size} bytes", Printable(method.as_str()))]
+    #[error("upload of `{}` was interrupted after {sent} of {size} bytes", Printable(method.as_str()))]
     UploadInterrupted {
         /// The method of the message.
         method: String,

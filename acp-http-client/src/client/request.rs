@@ -78,7 +78,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Whether the request returns only after every update that the server sent before the response:
+    /// Returns whether the request returns only after every update that the server sent before the response:
     /// [`RequestOptions::ordered`].
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.options = self.options.ordered(ordered);
@@ -91,7 +91,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Whether the request is cancelled on the server when its future is dropped before the response.
+    /// Returns whether the request is cancelled on the server when its future is dropped before the response.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.options = self.options.cancel_on_drop(cancel);
         self

@@ -39,7 +39,7 @@ impl RequestOptions {
         self
     }
 
-    /// Whether the request returns only after every update that the server sent before the response was delivered. On
+    /// Returns whether the request returns only after every update that the server sent before the response was delivered. On
     /// by default for every request about a session.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = Some(ordered);
@@ -55,7 +55,7 @@ impl RequestOptions {
         self
     }
 
-    /// Whether the request is cancelled on the server when its future is dropped before its response.
+    /// Returns whether the request is cancelled on the server when its future is dropped before its response.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = Some(cancel);
         self

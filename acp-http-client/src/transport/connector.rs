@@ -29,7 +29,7 @@ pub(crate) fn default_client(
     builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be built: {error}")))
 }
 
-/// Whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
+/// Returns whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {

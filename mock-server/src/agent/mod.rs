@@ -154,7 +154,7 @@ pub enum ExitStatus {
 }
 
 impl ExitStatus {
-    /// Whether the exit code is zero.
+    /// Returns whether the exit code is zero.
     pub fn success(self) -> bool {
         self == Self::Code(0)
     }

@@ -150,7 +150,7 @@ impl SessionStatus {
         }
     }
 
-    /// Whether a session may go from this status to another one. Staying is no transition.
+    /// Returns whether a session may go from this status to another one. Staying is no transition.
     #[must_use]
     pub const fn can_become(self, to: Self) -> bool {
         matches!(
@@ -159,7 +159,7 @@ impl SessionStatus {
         )
     }
 
-    /// Whether a user may do this with the session. Resuming needs the agent's support besides.
+    /// Returns whether a user may do this with the session. Resuming needs the agent's support besides.
     #[must_use]
     pub const fn allows(self, action: UserAction) -> bool {
         match action {
@@ -169,13 +169,13 @@ impl SessionStatus {
         }
     }
 
-    /// Whether the session takes input.
+    /// Returns whether the session takes input.
     #[must_use]
     pub const fn accepts_input(self) -> bool {
         self.allows(UserAction::Send)
     }
 
-    /// Whether the session is in the list of sessions.
+    /// Returns whether the session is in the list of sessions.
     #[must_use]
     pub const fn is_listed(self, archived: ArchivedSessions) -> bool {
         match self {
@@ -185,13 +185,13 @@ impl SessionStatus {
         }
     }
 
-    /// Whether the session counts in the number shown on a badge.
+    /// Returns whether the session counts in the number shown on a badge.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         matches!(self, Self::Active | Self::Suspended)
     }
 
-    /// Whether there is no way out of this status.
+    /// Returns whether there is no way out of this status.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Archived | Self::Error)

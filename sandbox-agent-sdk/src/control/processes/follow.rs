@@ -54,7 +54,7 @@ pub enum FollowFrom {
     /// At the beginning of the output.
     #[default]
     Start,
-    /// At this many last entries that the server has stored.
+    /// At the last entries that the server has stored, this many of them.
     Tail(u64),
     /// After this sequence number.
     After(u64),

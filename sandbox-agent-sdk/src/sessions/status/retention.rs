@@ -86,7 +86,7 @@ impl RetentionPolicy {
         self.period(status, support).map(|period| last_active.saturating_add(period))
     }
 
-    /// Whether the session has expired and may be deleted.
+    /// Returns whether the session has expired and may be deleted.
     #[must_use]
     pub fn is_expired(
         &self,
@@ -98,7 +98,7 @@ impl RetentionPolicy {
         self.expires_at(status, support, last_active).is_some_and(|expires_at| now > expires_at)
     }
 
-    /// Whether the session's agent has been idle for so long that its process may be ended. The session
+    /// Returns whether the session's agent has been idle for so long that its process may be ended. The session
     /// stays active.
     ///
     /// Only active sessions have an agent running on their behalf.

@@ -97,7 +97,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable(_))

@@ -60,7 +60,7 @@ pub enum Closes<'a> {
 }
 
 impl Closes<'_> {
-    /// Whether it closes this event.
+    /// Returns whether it closes this event.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
         match self {
@@ -175,7 +175,7 @@ impl NewEvent {
         }
     }
 
-    /// Whether it is open until another event closes it. For implementors of stores.
+    /// Returns whether it is open until another event closes it. For implementors of stores.
     #[must_use]
     pub fn is_open(&self) -> bool {
         opens_turn(&self.kind) && self.turn_id.is_some() || opens_request(&self.kind) && self.rpc_id.is_some()
@@ -191,7 +191,7 @@ impl NewEvent {
         }
     }
 
-    /// Whether every store can hold it, and its approximate size in bytes. For implementors of stores.
+    /// Returns whether every store can hold it, and its approximate size in bytes. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::Invalid`].

@@ -65,7 +65,7 @@ impl OpenEvents {
         open
     }
 
-    /// Whether nothing is open.
+    /// Returns whether nothing is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.requests.is_empty()

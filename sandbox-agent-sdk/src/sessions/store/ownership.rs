@@ -16,7 +16,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Whether this is the current fence of a session. For implementors of stores.
+    /// Returns whether this is the current fence of a session. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if it is of a deleted session, [`StoreError::OwnershipLost`] if it is of another epoch.
@@ -59,7 +59,7 @@ pub struct ScannedTo {
 }
 
 impl ScannedTo {
-    /// Whether every store can hold it. For implementors of stores.
+    /// Returns whether every store can hold it. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::Invalid`].
@@ -150,7 +150,7 @@ pub enum Suspend {
 }
 
 impl Suspend {
-    /// Whether every store can hold it. For implementors of stores.
+    /// Returns whether every store can hold it. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::Invalid`].

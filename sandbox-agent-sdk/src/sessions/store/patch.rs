@@ -76,7 +76,7 @@ impl RecordPatch {
         Self { status: Some(event), ..Self::default() }
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -184,7 +184,7 @@ impl Append {
         self
     }
 
-    /// Whether every store can hold it. For implementors of stores.
+    /// Returns whether every store can hold it. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::Invalid`].
@@ -195,7 +195,7 @@ impl Append {
         self.scanned_to.as_ref().map_or(Ok(()), ScannedTo::check)
     }
 
-    /// Whether the session, as it is stored, accepts this append. For implementors of stores.
+    /// Returns whether the session, as it is stored, accepts this append. For implementors of stores.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::OwnershipLost`], [`StoreError::NotAllowed`].

@@ -55,7 +55,7 @@ impl RecordQuery {
         Self { statuses: counted.collect(), ..Self::all() }
     }
 
-    /// Whether a record is among those that are listed, whatever the cursor. For implementors of stores.
+    /// Returns whether a record is among those that are listed, whatever the cursor. For implementors of stores.
     #[must_use]
     pub fn matches(&self, record: &SessionRecord) -> bool {
         let fits = |wanted: &Option<String>, found: Option<&String>| {
@@ -205,7 +205,7 @@ impl EventQuery {
         page_size(self.limit)
     }
 
-    /// Whether an event is among those that are read. For implementors of stores.
+    /// Returns whether an event is among those that are read. For implementors of stores.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
         let is_behind = self.after.is_none_or(|after| match self.order {
