@@ -45,8 +45,8 @@ pub enum StoreError {
     /// The session cannot change to the status of the patch. Nothing was written.
     #[error(transparent)]
     Status(#[from] TransitionError),
-    /// A value is one that not every store can hold: empty, too long, nested too deep, or with a NUL character. Nothing was
-    /// written.
+    /// Not every store can hold the value: it is empty, too long, nested too deep, or contains a NUL character. Nothing
+    /// was written.
     #[error("invalid value: {}", printable(.0))]
     Invalid(String),
     /// The text is not a valid cursor.
