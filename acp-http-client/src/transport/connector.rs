@@ -40,19 +40,19 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A builder with the settings of this crate's own HTTP client: TLS by the features, no redirects.
+/// Returns a builder with the settings of this crate's own HTTP client: TLS as selected by the features, no
+/// redirects.
 ///
-/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured;
-/// certificates that you add to the builder are ignored: use
-/// [`http_client_builder_trusting`] for those.
+/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured, so
+/// certificates that you add to the builder are ignored; use [`http_client_builder_trusting`] to add certificates.
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     tls::platform(plain_builder())
 }
 
-/// As [`http_client_builder`], and also trusts the certificates in this PEM text, such as a private authority.
+/// Like [`http_client_builder`], and also trusts the certificates in this PEM text, such as a private authority.
 ///
 /// # Errors
-/// [`Error::Config`] if the text has no certificate or an invalid one.
+/// [`Error::Config`] if the text contains no certificate or an invalid one.
 pub fn http_client_builder_trusting(pem: &[u8]) -> Result<reqwest::ClientBuilder, Error> {
     tls::trusting(plain_builder(), pem)
 }
