@@ -27,22 +27,22 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Exchanges versions and capabilities. It has to be the first request.
+    /// Exchanges versions and capabilities. It must be the first request.
     initialize(InitializeRequest) -> InitializeResponse = METHODS.initialize;
-    /// Authenticates with one of the methods that `initialize` named.
+    /// Logs in with one of the methods that `initialize` returned.
     authenticate(AuthenticateRequest) -> AuthenticateResponse = METHODS.authenticate;
-    /// Ends the authentication.
+    /// Logs out.
     logout(LogoutRequest) -> LogoutResponse = METHODS.logout;
-    /// Starts a session.
+    /// Creates a session.
     new_session(NewSessionRequest) -> NewSessionResponse = METHODS.session_new;
-    /// Loads a session: the agent replays its history as updates with [`Origin::History`](crate::Origin::History), and
-    /// all of it was delivered when this returns.
+    /// Loads a session. The agent replays its history as updates with [`Origin::History`](crate::Origin::History).
+    /// All of them were delivered when this returns.
     load_session(LoadSessionRequest) -> LoadSessionResponse = METHODS.session_load;
-    /// Resumes a session without a replay of its history.
+    /// Resumes a session without replaying its history.
     resume_session(ResumeSessionRequest) -> ResumeSessionResponse = METHODS.session_resume;
-    /// Lists sessions, one page.
+    /// Returns one page of the list of sessions.
     list_sessions(ListSessionsRequest) -> ListSessionsResponse = METHODS.session_list;
-    /// Forks a session (not a stable part of the protocol).
+    /// Forks a session. This method is not a stable part of the protocol.
     fork_session(ForkSessionRequest) -> ForkSessionResponse = METHODS.session_fork;
     /// Closes a session. It can be loaded again.
     close_session(CloseSessionRequest) -> CloseSessionResponse = METHODS.session_close;
