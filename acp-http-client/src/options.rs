@@ -125,8 +125,8 @@ pub struct Limits {
     /// How much memory JSON text may take once parsed into a `serde_json::Value`. Default 64 MiB.
     /// The text itself is limited by `message`, but small text can take ten times its size in memory.
     pub decoded: usize,
-    /// How many agent requests may be open at the same time, including those whose response is being sent. Default
-    /// 1024. Further requests are refused with an error response.
+    /// How many agent requests may be open at the same time, including those whose response is being sent. The default
+    /// is 1024. Further requests are refused with an error response.
     pub open_requests: usize,
     /// How many bytes the parameters of all open agent requests may take. Default 64 MiB.
     /// Further requests are refused with an error response.

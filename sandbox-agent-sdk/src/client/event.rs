@@ -67,7 +67,7 @@ pub enum Event {
     /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
-    /// An agent request was refused because it cannot be decoded, or because too many requests are open.
+    /// An agent request was refused because it cannot be decoded, or because the open requests exceed a limit.
     #[non_exhaustive]
     RequestRejected {
         /// The session of the request, if it could be parsed.

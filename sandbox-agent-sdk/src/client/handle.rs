@@ -251,10 +251,10 @@ impl SandboxAgentClient {
         EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
     }
 
-    /// Reads a part of the server's stream again, from a position to the event with the number `to`, or to its
-    /// current end.
+    /// Reads a part of the server's stream again, from a position on.
     ///
-    /// The result contains the events of all sessions and all clients of the endpoint.
+    /// Reading ends at the event with the number `to`, or at the current end of the stream. The result contains the
+    /// events of all sessions and all clients of the endpoint.
     pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
         StreamReader::new(Arc::clone(self.inner()), from, to.into())
     }

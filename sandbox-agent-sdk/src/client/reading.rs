@@ -136,9 +136,9 @@ impl StreamReader {
         self.is_same
     }
 
-    /// Routes an agent request that was read to the handlers of this client, as if it were addressed to it. The
-    /// reader must stay alive until the request is answered. Use it for a session whose owner has gone. Returns
-    /// whether the request was read.
+    /// Routes an agent request that was read to the handlers of this client. Returns whether the request was read.
+    ///
+    /// Use it for a session whose owner has gone. The reader must stay alive until the request is answered.
     pub async fn offer(&mut self, request_id: &str) -> bool {
         let Some(opened) = self.opened() else { return false };
         let Some((request, responder)) = opened.take_request(request_id) else { return false };

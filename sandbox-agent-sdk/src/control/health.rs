@@ -111,7 +111,7 @@ impl HealthCheck {
     }
 }
 
-/// How long to wait for a server, and what to report meanwhile.
+/// How long to wait for a server, and how to report progress.
 #[must_use]
 pub struct HealthWait {
     within: Duration,

@@ -143,7 +143,7 @@ impl Extensions {
 
     /// Returns whether the server supports the extension.
     ///
-    /// Its flag decides. Without a flag, the method must be listed.
+    /// The extension's flag decides. Without a flag, the method must be listed.
     #[must_use]
     pub fn supports(&self, extension: Extension) -> bool {
         match self.flag(extension.flag()) {

@@ -17,7 +17,7 @@ pub(crate) const ELICITATION_COMPLETE: &str = "elicitation/complete";
 /// The method with which servers forward an agent's questions.
 pub(crate) const REQUEST_QUESTION: &str = "_sandboxagent/session/request_question";
 
-/// Which kinds of questions the client advertises to the agent.
+/// The kinds of questions that the client advertises to the agent.
 ///
 /// A question that was not advertised is still delivered to subscribers of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -18,7 +18,7 @@ const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 /// How many idle agents are ended at the same time.
 const ENDING: usize = 16;
 
-/// Which sessions a shutdown suspends.
+/// Selects the sessions that a shutdown suspends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Suspend {
