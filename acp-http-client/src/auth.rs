@@ -24,8 +24,9 @@ impl Token {
         if bare.is_empty() {
             return Err(Error::Config("the token is empty".to_owned()));
         }
-        let mut value = HeaderValue::from_str(&format!("Bearer {bare}"))
-            .map_err(|_| Error::Config("the token has characters that a header cannot carry".to_owned()))?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {bare}")).map_err(|_| {
+            Error::Config("the token contains characters that are invalid in a header".to_owned())
+        })?;
         value.set_sensitive(true);
         Ok(Self(value))
     }

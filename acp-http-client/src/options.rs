@@ -6,56 +6,69 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// The timeout for the TCP and TLS connection. A custom [`reqwest::Client`] uses its own.
+    /// The timeout for the TCP and TLS connection. Default 10 s. A custom [`reqwest::Client`] uses its own.
     pub connect: Duration,
-    /// The timeout for the HTTP response to a notification, or to a response of this client.
+    /// The timeout for the HTTP response to a notification, or to a response of this client. Default 30 s.
     pub headers: Duration,
-    /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit.
+    /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit. Default
+    /// 60 s.
     pub request: Option<Duration>,
     /// The timeouts of single methods, see [`Timeouts::method`].
     methods: BTreeMap<String, Option<Duration>>,
-    /// How long a request waits for a response that may be lost: its POST failed, or a gap or a reopened stream may
-    /// have lost the response. Each message of its session on the stream restarts this time.
+    /// How long a request waits for a response that may be lost; `None` for no limit. Default 120 s.
+    ///
+    /// A response may be lost if the POST failed, or in a gap or a reopened stream. Each message of its session on
+    /// the stream restarts this time.
     pub confirmation: Option<Duration>,
-    /// How long such a request waits in total on a stream whose event ids identify nothing. There, a server that
-    /// replays its buffer at each opening would restart [`confirmation`](Self#structfield.confirmation) each time.
-    /// `None` for no limit.
+    /// How long such a request waits in total on a stream whose event ids identify nothing; `None` for no limit.
+    /// Default one hour.
+    ///
+    /// On such a stream, a server that replays its buffer at each opening would restart
+    /// [`confirmation`](Self#structfield.confirmation) each time.
     pub confirmation_limit: Option<Duration>,
-    /// How long a response from a body waits for its echo on the event stream while its session is silent there. Then
-    /// it is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo every response, so
-    /// this timeout only applies to echoes that were lost in a gap, and to servers that do not conform. An event that
-    /// is still arriving extends the wait.
+    /// How long a response from a body waits for its echo on the event stream while its session is silent. Default 2
+    /// s.
+    ///
+    /// After this time it is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo
+    /// every response, so this timeout only applies to echoes that were lost in a gap, and to servers that do not
+    /// conform. An event that is still arriving extends the wait.
     pub order: Duration,
-    /// How long a response waits for its echo in total, if its session is never silent. Also the time without events
-    /// after which the client no longer expects the echo of its first response.
+    /// How long a response waits for its echo in total, if its session is never silent. Default 30 s.
+    ///
+    /// It is also the time without events after which the client no longer expects the echo of its first response.
     pub order_limit: Duration,
-    /// How long a session must be silent before a response is returned, on servers that do not echo responses. On
-    /// these servers nothing else orders the response after its updates.
+    /// How long a session must be silent before a response is returned, on servers that do not echo responses.
+    /// Default 250 ms.
+    ///
+    /// On these servers nothing else orders the response after its updates.
     pub quiet: Duration,
     /// How long the first response waits for an echo, on a server of [unknown](crate::Barrier::Learn) behaviour.
+    /// Default 500 ms.
     pub learn: Duration,
-    /// How long the stream must be silent after the first response to end the backlog, on servers that do not echo
-    /// responses. On these servers nothing else marks its end. On other servers the first echoed response ends the
-    /// backlog. With a connection id there is no backlog.
+    /// How long the stream must be silent after the first response to end the backlog. Default 250 ms.
+    ///
+    /// It applies to servers that do not echo responses, where nothing else marks the end of the backlog. On other
+    /// servers the first echoed response ends the backlog. With a connection id there is no backlog.
     pub backlog_quiet: Duration,
-    /// How long after the first response the backlog ends, on a stream that is never silent.
+    /// How long after the first response the backlog ends, on a stream that is never silent. Default 3 s.
     pub backlog_limit: Duration,
-    /// How long a prompt waits for the end of a cancelled turn.
+    /// How long a prompt waits for the end of a cancelled turn. Default 10 s.
     pub cancel: Duration,
-    /// The delay before a cancel is first repeated. It doubles each time.
+    /// The delay before a cancel is first repeated. It doubles each time. Default 250 ms.
     pub cancel_repeat: Duration,
-    /// The longest `Retry-After` for which a request without a timeout waits.
+    /// The longest `Retry-After` for which a request without a timeout waits. Default 60 s.
     pub retry_after: Duration,
-    /// The timeout for the response headers of the event stream.
+    /// The timeout for the response headers of the event stream. Default 30 s.
     pub stream_open: Duration,
-    /// How long the server may respond with 404 for a stream that should exist: a stream whose first POST was
-    /// accepted, or the stream of a session. Some servers create the stream a moment after they accept the POST.
-    /// After this time the connection ends, or the requests of the session fail.
+    /// How long the server may respond with 404 for a stream that should exist. Default 3 s.
+    ///
+    /// Such a stream is one whose first POST was accepted, or the stream of a session. Some servers create the stream
+    /// a moment after they accept the POST. After this time the connection ends, or the requests of the session fail.
     pub stream_missing: Duration,
-    /// How long the event stream may be without a byte before it is reopened; comments count as bytes. `None` for no
-    /// limit.
+    /// How long the event stream may be without a byte before it is reopened; `None` for no limit. Default 45 s.
+    /// Comments count as bytes.
     pub stream_idle: Option<Duration>,
-    /// The timeout for the server's response to `close()`.
+    /// The timeout for the server's response to `close()`. Default 2 s.
     pub close: Duration,
 }
 
@@ -95,6 +108,8 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Sets the timeout of one method; `None` for no limit.
+    ///
+    /// By default `initialize` has 180 s, `session/new` 120 s, `session/load` 300 s, and `session/prompt` no limit.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());

@@ -135,7 +135,7 @@ pub trait AgentHandler: Send + Sync + 'static {
 
 fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> {
     if request.is_known() && request.method() != METHODS.session_request_permission {
-        return Err(RpcError::invalid_params("the parameters do not fit the method"));
+        return Err(RpcError::invalid_params("the parameters do not match the method"));
     }
     let outcome = unhandled(request.method(), request.params_bytes())?;
     serde_json::from_str(outcome.get()).map_err(RpcError::internal)

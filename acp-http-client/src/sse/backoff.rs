@@ -6,15 +6,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReconnectPolicy {
-    /// The delay before the first attempt. It doubles each time. A `retry:` field of the server replaces it.
+    /// The delay before the first attempt. It doubles each time. Default 100 ms. A `retry:` field of the server
+    /// replaces it.
     pub base: Duration,
-    /// The longest delay.
+    /// The longest delay. Default 30 s.
     pub cap: Duration,
-    /// The random variation of a delay, as a fraction: 0.2 means between 80 % and 120 %.
+    /// The random variation of a delay, as a fraction. The default of 0.2 means between 80 % and 120 %.
     pub jitter: f64,
-    /// How many attempts in a row may fail before the connection ends permanently; `None` for no limit.
+    /// How many attempts in a row may fail before the connection ends permanently; `None` for no limit. Default 20.
     pub max_attempts: Option<u32>,
-    /// How long a stream must stay open to count as healthy without a message.
+    /// How long a stream must stay open to count as healthy without a message. Default 10 s.
     pub stable_after: Duration,
 }
 

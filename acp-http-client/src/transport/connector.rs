@@ -109,7 +109,7 @@ mod tls {
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
         let roots: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
         if roots.is_empty() {
-            return Err(invalid("the text has none"));
+            return Err(invalid("the text contains no certificate"));
         }
         // The verifier ignores invalid certificates; here they are an error.
         let mut store = RootCertStore::empty();
@@ -154,7 +154,7 @@ mod tls {
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
         let roots = Certificate::from_pem_bundle(pem).map_err(invalid)?;
         if roots.is_empty() {
-            return Err(invalid("the text has none"));
+            return Err(invalid("the text contains no certificate"));
         }
         Ok(builder.tls_certs_merge(roots))
     }

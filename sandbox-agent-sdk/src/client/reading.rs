@@ -340,7 +340,7 @@ impl Opened {
         if order == wire::Order::Verified || is_open {
             return Ok(());
         }
-        let source = Arc::new(std::io::Error::other("the stream broke while it was read"));
+        let source = Arc::new(std::io::Error::other("the stream was interrupted while it was read"));
         Err(Error::ConnectionLost { what: "reading the stream".to_owned(), source })
     }
 
@@ -477,7 +477,7 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
     let mut message: Value = serde_json::from_str(raw.as_str()).ok()?;
     let result = match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
         Some(error) => {
-            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "an error that cannot be decoded");
+            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "the error cannot be decoded");
             Err(serde_json::from_value(error).unwrap_or(unknown))
         }
         None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),

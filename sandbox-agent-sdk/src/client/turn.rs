@@ -201,7 +201,7 @@ impl Turn {
     async fn ended(&mut self) -> Outcome {
         match self.outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
             Ok(Some(outcome)) => outcome,
-            _ => Err(Error::config("a turn needs a tokio runtime and its client")),
+            _ => Err(Error::config("the turn stopped because its tokio runtime or its client is gone")),
         }
     }
 

@@ -8,15 +8,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlTimeouts {
-    /// The timeout for the TCP and TLS connection. A custom HTTP client uses its own.
+    /// The timeout for the TCP and TLS connection. Default 10 s. A custom HTTP client uses its own.
     pub connect: Duration,
-    /// The timeout for a response, from the last byte sent to the first byte received.
+    /// The timeout for a response, from the last byte sent to the first byte received. Default 30 s.
     pub response: Duration,
-    /// The timeout for a chunk of a body: how long the server may send nothing, or accept nothing.
+    /// The timeout for a chunk of a body: how long the server may send nothing, or accept nothing. Default 30 s.
     pub stall: Duration,
-    /// The timeout for a whole JSON response. It catches a server that sends one byte at a time and so never stalls.
+    /// The timeout for a whole JSON response. Default 5 minutes. It catches a server that sends one byte at a time
+    /// and so never stalls.
     pub body: Duration,
-    /// The timeout for the response to an installation, which arrives at its end; `None` waits without limit.
+    /// The timeout for the response to an installation, which arrives at its end; `None` waits without limit. Default
+    /// 15 minutes.
     pub install: Option<Duration>,
 }
 

@@ -76,7 +76,7 @@ impl Budget {
         self
     }
 
-    /// Sets the share of a limit at which a warning is published, from 0 to 1.
+    /// Sets the share of a limit at which a warning is published, from 0 to 1. Default 0.8.
     pub fn warn_at(mut self, share: f64) -> Self {
         self.warn_at = share.clamp(0.0, 1.0);
         self

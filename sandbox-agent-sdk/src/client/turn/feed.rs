@@ -66,7 +66,7 @@ async fn feed(
                 Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err),
                 Some(event) => pass_on(queue, event),
                 None => return Err(late.unwrap_or_else(|| {
-                    Error::config("the events of the turn ended before the turn did")
+                    Error::config("the stream of events ended before the end of the turn")
                 })),
             },
             (phase, within) = &mut limit, if late.is_none() => {
