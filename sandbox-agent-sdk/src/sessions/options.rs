@@ -27,7 +27,7 @@ pub enum Durability {
 pub struct StoreOptions {
     /// How many events of a session may wait to be stored. Default 8192.
     pub capacity: usize,
-    /// The approximate size in bytes of these waiting events. Default 32 MiB.
+    /// The approximate maximum size of these waiting events, in bytes. Default 32 MiB.
     pub max_bytes: usize,
     /// How many events are stored in one transaction. Default 512.
     pub batch: usize,
