@@ -20,7 +20,7 @@ async fn main() {
     let heading = ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
     let table: Vec<Vec<String>> = [heading.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
     let columns = heading.len();
-    // The second cell of an agent that cannot be run is a sentence.
+    // If an agent cannot be run, the second cell contains the reason.
     let is_measured = |row: &&Vec<String>, column: usize| row.len() == columns || column == 0;
     let width = |column: usize| {
         table.iter().filter(|row| is_measured(row, column)).map(|row| row[column].len()).max()

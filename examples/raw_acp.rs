@@ -1,6 +1,6 @@
 //! The protocol client without the SDK: a permission request, a cancel, and how missing events are reported.
 //!
-//! Runs against an embedded server, or against the server at `ACP_URL`, which has to speak `Dialect::RPC`.
+//! Runs against an embedded server, or against the server at `ACP_URL`, which must support `Dialect::RPC`.
 
 use std::env;
 
@@ -32,10 +32,10 @@ impl AgentHandler for AllowOnce {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    // A reader that falls behind during the last prompt overruns this small replay buffer; a fast one misses nothing.
+    // This replay buffer is small: a reader that is slow during the last prompt misses events, a fast one does not.
     let embedded = MockServer::builder().default_agent("mock").replay_buffer(100).start().await;
     let url = env::var("ACP_URL").unwrap_or_else(|_| embedded.url());
-    // Gaps are recognised by the numbers of events, which a named dialect promises.
+    // Only numbered events reveal gaps, so the dialect must be set.
     let client = AcpHttpClient::builder(url).dialect(Dialect::RPC).handler(AllowOnce).build()?;
     let hello = client.initialize(AcpHttpClient::initialize_request()).await?;
     println!("[protocol {:?}, agent {:?}]", hello.protocol_version, hello.agent_info.map(|agent| agent.name));
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs one turn; cancels it after so many chunks of the message.
+/// Runs one turn and cancels it after this many chunks of the message.
 async fn run(session: &SessionHandle, text: &str, cancel_after: Option<usize>) -> Result<(), Error> {
     println!("> {text}");
     let mut turn = session.prompt(vec![text.into()]);

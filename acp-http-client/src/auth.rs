@@ -11,10 +11,10 @@ use crate::{Error, tap::catch_async};
 pub struct Token(HeaderValue);
 
 impl Token {
-    /// Makes a token from text, with or without the prefix `Bearer`.
+    /// Creates a token from text, with or without the prefix `Bearer`.
     ///
     /// # Errors
-    /// [`Error::Config`] if the token is empty or has characters that no header can carry.
+    /// [`Error::Config`] if the token is empty or contains characters that are invalid in a header.
     pub fn new(token: impl AsRef<str>) -> Result<Self, Error> {
         let token = token.as_ref().trim();
         let bare = match token.split_once(char::is_whitespace).unwrap_or((token, "")) {
@@ -24,8 +24,9 @@ impl Token {
         if bare.is_empty() {
             return Err(Error::Config("the token is empty".to_owned()));
         }
-        let mut value = HeaderValue::from_str(&format!("Bearer {bare}"))
-            .map_err(|_| Error::Config("the token has characters that a header cannot carry".to_owned()))?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {bare}")).map_err(|_| {
+            Error::Config("the token contains characters that are invalid in a header".to_owned())
+        })?;
         value.set_sensitive(true);
         Ok(Self(value))
     }
@@ -46,9 +47,9 @@ impl fmt::Debug for Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenUse {
-    /// A request is about to be sent: a cached token is fine.
+    /// A request is about to be sent. A cached token is fine.
     Request,
-    /// The server rejected the last token: a new one is needed.
+    /// The server rejected the last token. A new one is needed.
     Refresh,
 }
 
@@ -57,11 +58,11 @@ pub type TokenError = Box<dyn StdError + Send + Sync>;
 
 /// Provides a token for each request.
 ///
-/// It is called before every POST, GET and DELETE, and once more with [`TokenUse::Refresh`] when the server
-/// responds with 401; a second 401 is final. Cache the token in the provider if it is expensive. A provider that
-/// panics fails the request with [`Error::Token`].
+/// The client calls it before every POST, GET and DELETE, and once more with [`TokenUse::Refresh`] if the server
+/// responds with 401. A second 401 is final. Cache the token in the provider if it is expensive to obtain. A provider
+/// that panics fails the request with [`Error::Token`].
 pub trait TokenProvider: Send + Sync + 'static {
-    /// The token to send.
+    /// Returns the token to send.
     fn token(&self, reason: TokenUse) -> impl Future<Output = Result<Token, TokenError>> + Send;
 }
 
@@ -94,7 +95,7 @@ impl<P: TokenProvider> AnyTokenProvider for P {
 #[error("the token provider panicked")]
 struct ProviderPanicked;
 
-/// How requests are authorised. A connection and the layers above it can share it.
+/// How requests are authorised. A connection and the layers above it can share this value.
 #[derive(Clone, Default)]
 pub struct Auth(Kind);
 
@@ -107,17 +108,17 @@ enum Kind {
 }
 
 impl Auth {
-    /// No token at all.
+    /// Sends no token.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The same token for every request.
+    /// Sends the same token with every request.
     pub fn token(token: Token) -> Self {
         Self(Kind::Fixed(token))
     }
 
-    /// A token from the provider for every request.
+    /// Sends a token from the provider with every request.
     pub fn provider(provider: impl TokenProvider) -> Self {
         Self(Kind::Provider(Arc::new(provider)))
     }

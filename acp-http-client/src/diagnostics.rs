@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{EventId, MessageId, client::Core};
 
-/// A snapshot of a connection for a support request. It has neither secrets nor content.
+/// A snapshot of a connection for a support request. It contains neither secrets nor message contents.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Diagnostics {
@@ -16,55 +16,56 @@ pub struct Diagnostics {
     pub dialect: &'static str,
     /// The state of the connection.
     pub state: String,
-    /// The streams.
+    /// The streams of the connection.
     pub streams: Vec<StreamDiagnostics>,
-    /// Pending requests.
+    /// The pending requests.
     pub pending: Vec<PendingRequest>,
-    /// Sessions with a message that is being sent, or with a turn whose end was not seen.
+    /// The number of sessions with a message that is being sent, or with a turn that has not ended.
     pub outboxes: usize,
-    /// Open agent requests: id and method.
+    /// The open agent requests, with id and method.
     pub open_agent_requests: Vec<(MessageId, String)>,
-    /// Messages received on streams.
+    /// The number of messages received on streams.
     pub messages: u64,
     /// How often a stream was reopened.
     pub reconnects: u64,
-    /// Gaps that were reported.
+    /// The number of reported gaps.
     pub gaps: u64,
-    /// Replayed events that were dropped.
+    /// The number of replayed events that were dropped.
     pub repeats: u64,
-    /// Events that were not messages.
+    /// The number of events that were not messages.
     pub malformed: u64,
-    /// Events that were ignored as the event stream format requires: of another type than `message`, or blank.
+    /// The number of events that were ignored, as the event stream format requires: blank, or of another type than
+    /// `message`.
     pub ignored: u64,
-    /// Messages over the limit that were skipped.
+    /// The number of messages that were skipped because they exceed the limit.
     pub oversize: u64,
     /// How often the server restarted.
     pub restarts: u64,
-    /// Subscriptions that are being read.
+    /// The number of subscriptions.
     pub subscribers: usize,
-    /// Tasks that run for this connection.
+    /// The number of running tasks of this connection.
     pub tasks: usize,
 }
 
-/// One stream at one moment.
+/// A snapshot of one stream.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StreamDiagnostics {
-    /// Which stream.
+    /// The name of the stream.
     pub name: String,
     /// The state of the stream: `opening`, `live`, `down` or `ended`.
     pub state: String,
-    /// The last event up to which nothing is missing.
+    /// The last event before which nothing is missing.
     pub last_event_id: Option<EventId>,
-    /// What orders responses on it, as declared or as learnt so far.
+    /// What orders responses on the stream, as declared or as learned so far.
     pub barrier: String,
-    /// Whether its event ids are treated as a sequence of numbers.
+    /// Whether the event ids of the stream are treated as a sequence of numbers.
     pub numbered: bool,
-    /// Deferred responses: they wait until everything before them was delivered.
+    /// The number of deferred responses, which wait until everything before them was delivered.
     pub deferred: usize,
-    /// Requests whose response can only arrive on this stream.
+    /// The number of requests whose response can only arrive on this stream.
     pub waiting: usize,
-    /// How long ago the last message arrived.
+    /// How long ago the last message arrived, in milliseconds.
     pub last_message_age_ms: Option<u64>,
 }
 
@@ -72,13 +73,13 @@ pub struct StreamDiagnostics {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PendingRequest {
-    /// Its id.
+    /// The id of the request.
     pub id: MessageId,
-    /// Its method.
+    /// The method of the request.
     pub method: String,
-    /// How long it has been pending.
+    /// How long the request has been pending, in milliseconds.
     pub age_ms: u64,
-    /// Whether only the stream can deliver the response: its POST was accepted without one, or failed.
+    /// Whether only the stream can deliver the response, because the POST was accepted without one, or failed.
     pub unconfirmed: bool,
 }
 

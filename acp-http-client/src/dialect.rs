@@ -1,43 +1,45 @@
-//! What a server is known to do on the wire.
+//! How a server behaves on the wire.
 
 use http::HeaderName;
 
-/// How a server behaves on the wire: facts, declared as data.
+/// How a server behaves on the wire, declared as data.
 ///
-/// The client is the same for every server. A dialect names what cannot be seen from outside: which barrier orders a
-/// response against the updates before it, what event ids mean, and what the endpoint is shared with. Use one of the
+/// The client works in the same way with every server. A dialect declares what the client cannot observe: which
+/// barrier orders a response after its updates, what event ids mean, and who shares the endpoint. Use one of the
 /// constants. The default, [`Dialect::AUTO`], is for unknown servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dialect {
     name: &'static str,
     path: &'static str,
-    /// What orders a response against the updates that were sent before it.
+    /// What orders a response after the updates that were sent before it.
     pub barrier: Barrier,
     /// What the ids of events mean.
     pub event_ids: EventIds,
-    /// Whether the event stream also carries events of other clients, and from before this client connected.
+    /// Whether the event stream also contains events of other clients, and events from before this client connected.
     pub shared: bool,
     /// The streams of a connection.
     pub streams: Streams,
-    /// The header of the connection id that the response to `initialize` has. Such an endpoint is not shared.
+    /// The header of the connection id in the response to `initialize`. An endpoint with connection ids is not
+    /// shared.
     pub connection_id: Option<HeaderName>,
-    /// Whether the endpoint exists only once its first POST was accepted.
+    /// Whether the endpoint exists only after its first POST was accepted.
     pub bootstrap: bool,
 }
 
-/// What orders a response against the updates that were sent before it.
+/// What orders a response after the updates that were sent before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Barrier {
-    /// The response is echoed on the event stream, behind the updates.
+    /// The response is echoed on the event stream, after the updates.
     Echo,
-    /// The response travels on the stream of the updates.
+    /// The response is sent on the same stream as the updates.
     SameStream,
     /// Nothing: the response is only in the body. The client waits for a quiet period.
     None,
-    /// Unknown: an echo that is seen means [`Echo`](Self::Echo); none within
-    /// [`Timeouts::learn`](crate::Timeouts#structfield.learn) means [`None`](Self::None), until one is seen after all.
+    /// Unknown. If an echo arrives, this becomes [`Echo`](Self::Echo). If none arrives within
+    /// [`Timeouts::learn`](crate::Timeouts#structfield.learn), this becomes [`None`](Self::None) until an echo
+    /// arrives.
     Learn,
 }
 
@@ -45,19 +47,19 @@ pub enum Barrier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventIds {
-    /// 1, 2, 3 … in each incarnation of the server: repeats, holes and restarts can be recognised.
+    /// 1, 2, 3 … in each incarnation of the server. Repeats, holes and restarts can be recognised.
     Sequence,
-    /// Any legal id, or none. An id that is unique within an opening of the stream identifies its event.
+    /// Any valid id, or none. An id that is unique within one opening of the stream identifies its event.
     Opaque,
 }
 
-/// Which streams a connection has.
+/// The streams of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Streams {
-    /// One for everything.
+    /// One stream for everything.
     One,
-    /// One for the connection and one for each session.
+    /// One stream for the connection and one for each session.
     PerSession,
 }
 
@@ -69,7 +71,7 @@ impl Dialect {
     /// The session-id header of the official transport.
     pub const ACP_SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
 
-    /// A server of which nothing is known, at `/v1/rpc`: ids are opaque and the response route is learnt.
+    /// An unknown server at `/v1/rpc`: ids are opaque, and the client learns where responses arrive.
     pub const AUTO: Self = Self {
         name: "auto",
         path: "/v1/rpc",
@@ -83,11 +85,12 @@ impl Dialect {
     /// The reference contract at `/v1/rpc`: responses in the body and echoed on one shared, numbered stream.
     pub const RPC: Self =
         Self { name: "rpc", barrier: Barrier::Echo, event_ids: EventIds::Sequence, ..Self::AUTO };
-    /// The released server: a path for each agent, made by a query on the first POST; otherwise as [`RPC`](Self::RPC).
+    /// The released server: one path per agent, created by a query on the first POST. Otherwise like
+    /// [`RPC`](Self::RPC).
     pub const RELEASED: Self = Self { name: "released", bootstrap: true, ..Self::RPC };
     /// The released behaviour at `/v1/rpc`, for one agent process.
     pub const ADAPTER: Self = Self { name: "adapter", ..Self::RPC };
-    /// The early server: a connection id from `initialize` on, responses in the body alone, numbered events.
+    /// The early server: a connection id after `initialize`, responses in the body only, numbered events.
     pub const EARLY: Self = Self {
         name: "early",
         barrier: Barrier::None,
@@ -95,8 +98,8 @@ impl Dialect {
         connection_id: Some(Self::X_ACP_CONNECTION_ID),
         ..Self::RPC
     };
-    /// The official transport at `/acp`: a stream for the connection and one for each session, without ids;
-    /// responses travel on the streams.
+    /// The official transport at `/acp`: one stream for the connection and one for each session, without ids.
+    /// Responses are sent on the streams.
     pub const OFFICIAL: Self = Self {
         name: "official",
         path: "/acp",
@@ -113,12 +116,12 @@ impl Dialect {
         self.name
     }
 
-    /// Returns the path that servers of this dialect usually have.
+    /// Returns the usual path of servers with this dialect.
     pub fn default_path(&self) -> &'static str {
         self.path
     }
 
-    /// The same dialect with another connection-id header.
+    /// Returns the dialect with another connection-id header.
     #[must_use]
     pub fn with_connection_id(mut self, header: HeaderName) -> Self {
         self.connection_id = Some(header);

@@ -1,4 +1,4 @@
-//! Errors, by what the caller can do about them.
+//! Errors, classified by what the caller can do about them.
 
 mod http;
 mod timeout;
@@ -16,10 +16,10 @@ use crate::{EndReason, EventId, Problem, RpcError, SessionId, printable::Printab
 /// A cause that is shared by every request that failed with it.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why a request failed.
+/// The error of a request.
 ///
-/// `Display` is safe to print: text from the wire has its control characters escaped. The text itself is in the
-/// fields.
+/// `Display` is safe to print: it escapes control characters in text from the network. The fields hold the original
+/// text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,12 +29,12 @@ pub enum Error {
     /// The server is unreachable. Nothing was sent.
     #[error("server is unreachable")]
     Unreachable(#[source] Cause),
-    /// The id of a session cannot be sent in the header that names the session. Nothing was sent.
+    /// The session id cannot be sent in the header that contains it. Nothing was sent.
     ///
-    /// Only servers with a stream for each session are concerned. Their ids have to be visible ASCII characters.
+    /// This can only happen on servers with one stream per session. Their ids must be visible ASCII characters.
     #[error("session id `{session_id}` cannot be sent in a header")]
     InvalidSessionId {
-        /// The id.
+        /// The id of the session.
         session_id: SessionId,
     },
     /// The connection was lost after the message may have been sent, and no stream can deliver the response.
@@ -42,14 +42,14 @@ pub enum Error {
     ConnectionLost {
         /// The method of the message.
         method: String,
-        /// What failed.
+        /// The network error.
         #[source]
         source: Cause,
     },
-    /// The server responded with an HTTP status that means failure.
+    /// The server responded with an HTTP error status.
     #[error("{0}")]
     Http(Box<HttpError>),
-    /// The message is larger than the server accepts: it responded with 413.
+    /// The message is larger than the server accepts. The server responded with 413.
     #[error("`{}` is too large for the server ({size} bytes)", Printable(method.as_str()))]
     PayloadTooLarge {
         /// The method of the message.
@@ -62,38 +62,38 @@ pub enum Error {
     },
     /// The upload of a large message was interrupted before the server had received all of it. It was not executed.
     ///
-    /// The connection may have been lost, or the server closed it because the message is too large for it and its
-    /// response was lost.
-    #[error("upload of `{}` broke after {sent} of {size} bytes", Printable(method.as_str()))]
+    /// The connection was lost, or the server closed it because the message is too large and its response was lost.
+    #[error("upload of `{}` was interrupted after {sent} of {size} bytes", Printable(method.as_str()))]
     UploadInterrupted {
         /// The method of the message.
         method: String,
-        /// How many bytes were handed over to the connection.
+        /// How many bytes were handed to the connection.
         sent: usize,
-        /// The size of the message.
+        /// The size of the message in bytes.
         size: usize,
-        /// What broke it.
+        /// The network error.
         #[source]
         source: Cause,
     },
-    /// An agent request got no response: too many were waiting to be refused, see [`Limits`](crate::Limits).
+    /// An agent request got no response because too many refusals were queued. See [`Limits`](crate::Limits).
     #[error("more than {limit} agent requests are waiting to be refused")]
     TooManyRequests {
-        /// The limit for refusals.
+        /// The limit of queued refusals.
         limit: usize,
     },
-    /// The server responded with a redirect. Redirects are not followed, so that the token goes to one server only.
+    /// The server responded with a redirect. Redirects are not followed, because the token must not reach another
+    /// server.
     #[error("server redirects to {}", Printable(location.as_deref().unwrap_or("nowhere")))]
     Redirected {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// The target, without its query.
+        /// The redirect target, without its query.
         location: Option<String>,
     },
-    /// The server responded with success, but the body is not JSON-RPC: the login page of a proxy, for example.
+    /// The server responded with success, but the body is not JSON-RPC, for example the login page of a proxy.
     #[error("server responded {status} with {} instead of JSON-RPC", Printable(content_type.as_deref().unwrap_or("no content type")))]
     UnexpectedBody {
-        /// The status.
+        /// The HTTP status.
         status: u16,
         /// The content type of the body.
         content_type: Option<String>,
@@ -103,9 +103,9 @@ pub enum Error {
     /// The agent responded with an error.
     #[error("{error}")]
     Rpc {
-        /// The error.
+        /// The error response.
         error: RpcError,
-        /// The HTTP status of the response, if it means failure too.
+        /// The HTTP status of the response, if it is an error status.
         status: Option<u16>,
     },
     /// The response does not match its type.
@@ -115,7 +115,7 @@ pub enum Error {
         method: String,
         /// The result as JSON text.
         raw: Bytes,
-        /// What does not match.
+        /// The parse error.
         #[source]
         source: Arc<serde_json::Error>,
     },
@@ -124,7 +124,7 @@ pub enum Error {
     Encode {
         /// The method that was called.
         method: String,
-        /// Why not.
+        /// The serialization error.
         #[source]
         source: Arc<serde_json::Error>,
     },
@@ -133,15 +133,15 @@ pub enum Error {
     MessageTooLarge {
         /// The limit in bytes.
         limit: usize,
-        /// How many bytes had arrived when the rest was skipped, or the least that it takes once decoded.
+        /// How many bytes had arrived when the client skipped the rest, or the minimum size after decoding.
         seen: usize,
         /// The id of the event, if it is known.
         event_id: Option<EventId>,
     },
-    /// A timeout passed.
+    /// A timeout expired.
     #[error("{0}")]
     Timeout(Box<Timeout>),
-    /// The server restarted (its event ids began again) while the request was pending.
+    /// The server restarted while the request was pending. Its event ids started over.
     #[error("server restarted before the response to `{}`", Printable(method.as_str()))]
     ServerRestarted {
         /// The method that was called.
@@ -153,22 +153,22 @@ pub enum Error {
         /// The method that was called.
         method: String,
     },
-    /// A turn of the session was cancelled and still runs. The prompt was not sent.
+    /// A cancelled turn of the session is still running. The prompt was not sent.
     #[error("session `{session}` still runs a turn that was cancelled")]
     TurnStillRunning {
-        /// The session.
+        /// The id of the session.
         session: SessionId,
     },
     /// The connection has ended permanently.
     #[error("the connection has ended")]
     Terminated {
-        /// Why.
+        /// Why the connection ended.
         #[source]
         reason: EndReasonError,
-        /// Whether the request was pending when it ended; otherwise nothing was sent.
+        /// Whether the request was pending when the connection ended. If not, nothing was sent.
         pending: bool,
     },
-    /// The application failed the request with a reason of its own, see [`Verdict`](crate::Verdict).
+    /// The application failed the request with a custom reason. See [`Verdict`](crate::Verdict).
     #[error("{0}")]
     Interrupted(Cause),
     /// The token provider failed. Nothing was sent.
@@ -211,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the same request may succeed if it is repeated, and was certainly not executed.
+    /// Returns whether the request was certainly not executed and may succeed if it is repeated.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Token(_) | Self::UploadInterrupted { .. } => true,
@@ -220,12 +220,12 @@ impl Error {
         }
     }
 
-    /// Returns whether the connection has ended: every later request fails too.
+    /// Returns whether the connection has ended, so that every later request fails too.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Terminated { .. })
     }
 
-    /// Returns whether a timeout passed.
+    /// Returns whether a timeout expired.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout(_))
     }
@@ -241,7 +241,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the request may have been executed although it failed. Such a request is never repeated by the client.
+    /// Returns whether the request may have been executed although it failed. The client never repeats such a
+    /// request.
     pub fn maybe_executed(&self) -> bool {
         match self {
             Self::Config(_)
@@ -268,12 +269,12 @@ impl Error {
         self.http()?.retry_after
     }
 
-    /// Returns the problem report of the server, if there was one.
+    /// Returns the problem report of the server, if there is one.
     pub fn problem(&self) -> Option<&Problem> {
         self.http()?.problem.as_ref()
     }
 
-    /// Returns the HTTP failure, if it was one.
+    /// Returns the HTTP error, if there is one.
     pub fn http(&self) -> Option<&HttpError> {
         match self {
             Self::Http(error) => Some(error),
@@ -286,7 +287,7 @@ impl Error {
         }
     }
 
-    /// Returns the error response of the agent, if it was one.
+    /// Returns the agent's error response, if there is one.
     pub fn rpc_error(&self) -> Option<&RpcError> {
         match self {
             Self::Rpc { error, .. } => Some(error),
@@ -302,7 +303,7 @@ impl Error {
         }
     }
 
-    /// The reason of the application for ending the request or the connection, if it is of this type.
+    /// Returns the application's reason for ending the request or the connection, if it has this type.
     pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
         match self {
             Self::Interrupted(reason) => reason.downcast_ref(),

@@ -2,59 +2,73 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-/// Timeouts of each phase. None applies to the body of an open event stream as a whole.
+/// Timeouts for each phase. An open event stream has no total timeout.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// The timeout of connecting TCP and TLS. A [`reqwest::Client`] of your own has its own timeout.
+    /// The timeout for the TCP and TLS connection. Default 10 s. A custom [`reqwest::Client`] uses its own.
     pub connect: Duration,
-    /// The timeout of the HTTP response to a notification or to a response of ours.
+    /// The timeout for the HTTP response to a notification, or to a response of this client. Default 30 s.
     pub headers: Duration,
-    /// The timeout of the response to a request, for methods without a timeout of their own; `None` for no limit.
+    /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit. Default
+    /// 60 s.
     pub request: Option<Duration>,
     /// The timeouts of single methods, see [`Timeouts::method`].
     methods: BTreeMap<String, Option<Duration>>,
-    /// How long a request may wait for a response that may be lost: its POST broke, or a gap or a reopening may have
-    /// lost the response. Each message of its session on the stream starts this time again.
+    /// How long a request waits for a response that may be lost; `None` for no limit. Default 120 s.
+    ///
+    /// A response may be lost if the POST failed, or in a gap or a reopened stream. Each message of its session on
+    /// the stream restarts this time.
     pub confirmation: Option<Duration>,
-    /// How long such a request waits in all on a stream whose event ids identify nothing. There, a server that replays
-    /// its buffer with each opening would start [`confirmation`](Self#structfield.confirmation) again each time. `None`
-    /// for no limit.
+    /// How long such a request waits in total on a stream whose event ids identify nothing; `None` for no limit.
+    /// Default one hour.
+    ///
+    /// On such a stream, a server that replays its buffer at each opening would restart
+    /// [`confirmation`](Self#structfield.confirmation) each time.
     pub confirmation_limit: Option<Duration>,
-    /// How long a response from a body waits for its echo on the event stream while its session is silent there. Then it
-    /// is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo every
-    /// response. This timeout covers an echo that was lost in a gap, and servers that do not conform. An event whose
-    /// bytes are still arriving extends the wait.
+    /// How long a response from a body waits for its echo on the event stream while its session is silent. Default 2
+    /// s.
+    ///
+    /// After this time it is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo
+    /// every response, so this timeout only applies to echoes that were lost in a gap, and to servers that do not
+    /// conform. An event that is still arriving extends the wait.
     pub order: Duration,
-    /// How long a response waits for its echo in all, on a session that is never silent. Also the time without events
-    /// after which the client stops to expect the echo of its first response.
+    /// How long a response waits for its echo in total, if its session is never silent. Default 30 s.
+    ///
+    /// It is also the time without events after which the client no longer expects the echo of its first response.
     pub order_limit: Duration,
-    /// The silence of a session after which a response is returned, on servers that do not echo responses. Nothing else
-    /// orders the response behind its updates there.
+    /// How long a session must be silent before a response is returned, on servers that do not echo responses.
+    /// Default 250 ms.
+    ///
+    /// On these servers nothing else orders the response after its updates.
     pub quiet: Duration,
-    /// How long the first response of a server of [unknown](crate::Barrier::Learn) behaviour may wait for an echo.
+    /// How long the first response waits for an echo, on a server of [unknown](crate::Barrier::Learn) behaviour.
+    /// Default 500 ms.
     pub learn: Duration,
-    /// The silence behind the first response that ends the backlog, on servers that do not echo responses: nothing
-    /// else marks its end there. On other servers the first echoed response ends the backlog. With a connection id there
-    /// is no backlog.
+    /// How long the stream must be silent after the first response to end the backlog. Default 250 ms.
+    ///
+    /// It applies to servers that do not echo responses, where nothing else marks the end of the backlog. On other
+    /// servers the first echoed response ends the backlog. With a connection id there is no backlog.
     pub backlog_quiet: Duration,
-    /// The time behind the first response that ends the backlog on a stream that is never silent.
+    /// How long after the first response the backlog ends, on a stream that is never silent. Default 3 s.
     pub backlog_limit: Duration,
-    /// How long a prompt waits for the end of a turn that was cancelled.
+    /// How long a prompt waits for the end of a cancelled turn. Default 10 s.
     pub cancel: Duration,
-    /// The pause before the first repetition of a cancel; it doubles from there.
+    /// The delay before a cancel is first repeated. It doubles each time. Default 250 ms.
     pub cancel_repeat: Duration,
-    /// The longest `Retry-After` that a request without a time limit waits for.
+    /// The longest `Retry-After` for which a request without a timeout waits. Default 60 s.
     pub retry_after: Duration,
-    /// The timeout of the headers of the event stream.
+    /// The timeout for the response headers of the event stream. Default 30 s.
     pub stream_open: Duration,
-    /// How long the server may answer 404 for a stream that should exist: one whose first POST was accepted, or that of
-    /// a session. Some servers make the stream a moment after they accept the POST. Then the connection ends, or the
-    /// requests of the session fail.
+    /// How long the server may respond with 404 for a stream that should exist. Default 3 s.
+    ///
+    /// Such a stream is one whose first POST was accepted, or the stream of a session. Some servers create the stream
+    /// a moment after they accept the POST. After this time the connection ends, or the requests of the session fail.
     pub stream_missing: Duration,
-    /// How long the event stream may be without a byte (comments count) before it is reopened; `None` for no limit.
+    /// How long the event stream may be without a byte before it is reopened; `None` for no limit. Default 45 s.
+    /// Comments count as bytes.
     pub stream_idle: Option<Duration>,
-    /// The timeout of the server's response to `close()`.
+    /// The timeout for the server's response to `close()`. Default 2 s.
     pub close: Duration,
 }
 
@@ -94,6 +108,8 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Sets the timeout of one method; `None` for no limit.
+    ///
+    /// By default `initialize` has 180 s, `session/new` 120 s, `session/load` 300 s, and `session/prompt` no limit.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>, time: impl Into<Option<Duration>>) -> Self {
         self.methods.insert(method.into(), time.into());
@@ -106,39 +122,39 @@ impl Timeouts {
     }
 }
 
-/// Bounds on what a server or an agent can make a connection store, parse or open.
+/// Limits on what a server or an agent can make a connection store, parse or open.
 ///
-/// What is beyond a limit is reported by an event or a typed error, and nothing else is lost.
+/// Data that exceeds a limit is reported by an event or a typed error, and nothing else is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// The largest message in bytes, on the stream or in a response body. Default 64 MiB.
-    /// Beyond it: [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
+    /// Larger messages cause [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
     pub message: usize,
     /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
-    /// Beyond it: [`Event::Lagged`](crate::Event::Lagged).
+    /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
-    /// The longest id in bytes: of an event, of an agent request, of its session, and the name of its method.
-    /// Default 1 KiB. Beyond it: [`Event::Malformed`](crate::Event::Malformed).
+    /// The maximum length in bytes of the id of an event, the id of an agent request, its session id, and the name of
+    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed).
     pub id: usize,
-    /// How much memory JSON text may take once it is read into a `serde_json::Value`. Default 64 MiB.
-    /// The text itself is bounded by `message`, but small text can take ten times its size.
+    /// How much memory JSON text may take once parsed into a `serde_json::Value`. Default 64 MiB.
+    /// The text itself is limited by `message`, but small text can take ten times its size in memory.
     pub decoded: usize,
-    /// How many agent requests may be open at once, those whose response is being sent included. Default 1024.
-    /// Beyond it a request is refused with an error response.
+    /// How many agent requests may be open at the same time, including those whose response is being sent. The default
+    /// is 1024. Further requests are refused with an error response.
     pub open_requests: usize,
     /// How many bytes the parameters of all open agent requests may take. Default 64 MiB.
-    /// Beyond it a request is refused with an error response.
+    /// Further requests are refused with an error response.
     pub open_request_bytes: usize,
-    /// How many responses to agent requests are posted at once. Default 32. The others wait.
+    /// How many responses to agent requests are posted at the same time. Default 32. Further responses wait.
     pub response_posts: usize,
     /// How many refusals may wait to be posted. Default 1024.
-    /// Beyond it a request gets no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports it.
+    /// Further requests get no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports them.
     pub refusals: usize,
-    /// How many cookies are stored. Default 50. Beyond it the oldest is removed.
+    /// How many cookies are stored. Default 50. Further cookies replace the oldest.
     pub cookies: usize,
-    /// How many bytes of messages are held while it is unknown whether they are backlog: for a moment behind the first
-    /// response, on servers that do not echo responses. Default 64 MiB. Beyond it they are delivered as
+    /// How many bytes of messages are held while it is unknown whether they are backlog: shortly after the first
+    /// response, on servers that do not echo responses. Default 64 MiB. Further messages are delivered as
     /// [`Origin::Replayed`](crate::Origin::Replayed), and agent requests among them get no response.
     pub backlog: usize,
 }

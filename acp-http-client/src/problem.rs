@@ -7,28 +7,28 @@ use serde_json::{Map, Value};
 
 use crate::{Json, json, printable::Printable};
 
-/// A problem report of a server (RFC 9457), with all its members.
+/// A problem report of a server (RFC 9457), with all its fields.
 ///
-/// `Display` is safe to print; the text of the server is in the fields.
+/// `Display` is safe to print. The fields hold the original text.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Problem {
-    /// What kind of problem this is: a URI.
+    /// The kind of problem: a URI.
     #[serde(rename = "type", default = "about_blank")]
     pub kind: String,
     /// A short summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The HTTP status in the body.
+    /// The HTTP status, as stated in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// A description of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// A URI for this occurrence.
+    /// The URI of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Every other member.
+    /// All other fields.
     #[serde(flatten)]
     pub extensions: Map<String, Value>,
 }
@@ -38,8 +38,8 @@ fn about_blank() -> String {
 }
 
 impl Problem {
-    /// Reads a problem from a body: any JSON object that has one of the standard members, and takes at most
-    /// [`Json::DECODED_LIMIT`] bytes once it is decoded.
+    /// Parses a problem from a body: any JSON object that has one of the standard fields and takes at most
+    /// [`Json::DECODED_LIMIT`] bytes once decoded.
     pub fn from_json(body: &[u8]) -> Option<Self> {
         let Value::Object(mut object) = json::decode(body, Json::DECODED_LIMIT).ok()? else { return None };
         if !["type", "title", "status", "detail"].iter().any(|name| object.contains_key(*name)) {

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::printable::Printable;
 
-/// The id of a session. It is cheap to clone and works as a `&str`.
+/// The id of a session. It is cheap to clone and dereferences to `str`.
 ///
-/// `Display` is safe to print; the id itself is in [`as_str`](Self::as_str).
+/// `Display` is safe to print; [`as_str`](Self::as_str) returns the original id.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(Arc<str>);

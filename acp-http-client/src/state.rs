@@ -4,21 +4,23 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 
 use crate::Error;
 
-/// The state of a connection. [`AcpHttpClient::state`](crate::AcpHttpClient::state) returns it, and
-/// [`Event::State`](crate::Event::State) reports every change.
+/// The state of a connection.
+///
+/// [`AcpHttpClient::state`](crate::AcpHttpClient::state) returns it, and [`Event::State`](crate::Event::State)
+/// reports every change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// Nothing has been received yet: no request was made, or the stream is being opened for the first time.
+    /// Nothing has been received yet: no request was sent, or the stream is being opened for the first time.
     Connecting,
     /// The event stream is open.
     Live,
-    /// The stream was lost and is being reopened; requests can still be made.
+    /// The stream was lost and is being reopened. Requests can still be sent.
     Reconnecting {
-        /// How many attempts in a row made no progress.
+        /// The number of attempts in a row without progress.
         attempt: u32,
     },
-    /// The connection has ended permanently, and every request fails with this reason.
+    /// The connection has ended permanently. Every request fails with this reason.
     Terminated(EndReason),
 }
 
@@ -54,7 +56,7 @@ impl fmt::Display for ConnectionState {
 pub enum EndReason {
     /// `close()` was called.
     Closed,
-    /// The last handle of the client was dropped.
+    /// The last handle to the client was dropped.
     Dropped,
     /// The server no longer knows this connection: it was deleted, or the server lost its state.
     ServerGone(Arc<Error>),
@@ -64,20 +66,20 @@ pub enum EndReason {
     StreamRefused(Arc<Error>),
     /// The stream could not be reopened within the attempts of the [`ReconnectPolicy`](crate::ReconnectPolicy).
     RetriesExhausted {
-        /// How many attempts were made.
+        /// The number of attempts.
         attempts: u32,
-        /// Why the last one failed.
+        /// Why the last attempt failed.
         last: Arc<Error>,
     },
-    /// A task of this crate panicked, and the stream is not read any more. Taps, hooks and handlers do not cause this.
+    /// A task of this crate panicked, and the stream is no longer read. Taps, hooks and handlers do not cause this.
     Panicked,
-    /// The application ended it with a reason of its own: see [`Verdict`](crate::Verdict) and
+    /// The application ended the connection with a custom reason. See [`Verdict`](crate::Verdict) and
     /// [`Control::end`](crate::Control::end).
     Custom(Arc<dyn StdError + Send + Sync>),
 }
 
 impl EndReason {
-    /// The reason of the application, if it is of this type.
+    /// Returns the application's reason, if it has this type.
     pub fn custom<T: StdError + 'static>(&self) -> Option<&T> {
         match self {
             Self::Custom(reason) => reason.downcast_ref(),

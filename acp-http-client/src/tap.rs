@@ -13,13 +13,13 @@ use futures::FutureExt;
 
 use crate::{EventId, Json, Origin, SessionId};
 
-/// One message as a [tap](crate::AcpHttpClientBuilder::tap) sees it.
+/// One message, as passed to a [tap](crate::AcpHttpClientBuilder::tap).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Envelope<'a> {
-    /// Its direction.
+    /// The direction of the message.
     pub direction: Direction,
-    /// The id of its event; `None` for a message that is sent and for one in a response body.
+    /// The id of the event; `None` for outbound messages and for messages in a response body.
     pub event_id: Option<&'a EventId>,
     /// The bytes of the message: JSON text, unless the server sent something else.
     pub raw: &'a [u8],
@@ -34,15 +34,15 @@ pub enum Direction {
     Inbound,
 }
 
-/// A notification as the [hook](crate::AcpHttpClientBuilder::on_notification) sees it.
+/// A notification, as passed to the [hook](crate::AcpHttpClientBuilder::on_notification).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Inbound<'a> {
-    /// The method.
+    /// The method of the notification.
     pub method: &'a str,
-    /// The parameters.
+    /// The parameters of the notification.
     pub params: &'a Json,
-    /// Whether it is live.
+    /// Whether the notification is live, replayed or history.
     pub origin: Origin,
 }
 
@@ -52,14 +52,14 @@ pub struct Inbound<'a> {
 pub enum Verdict {
     /// No effect.
     Pass,
-    /// Pending requests fail at once with this reason: those of one session, or all of them.
+    /// Fails pending requests at once with this reason: those of one session, or all of them.
     FailCalls {
         /// The session whose requests fail; `None` for all requests.
         session: Option<SessionId>,
-        /// What they fail with, see [`Error::custom`](crate::Error::custom).
+        /// The reason of the failure. See [`Error::custom`](crate::Error::custom).
         reason: Arc<dyn StdError + Send + Sync>,
     },
-    /// The connection ends with this reason, and every pending request fails.
+    /// Ends the connection with this reason. Every pending request fails.
     End(Arc<dyn StdError + Send + Sync>),
 }
 

@@ -1,4 +1,4 @@
-//! Coding agents that people have installed, and how to start them.
+//! Coding agents that may be installed on this machine, and how to start them.
 
 use std::env;
 use std::fmt;
@@ -9,15 +9,15 @@ use mock_server::ProcessAgent;
 /// A coding agent that speaks the Agent Client Protocol on its standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownAgent {
-    /// Its short name.
+    /// The short name of the agent.
     pub name: &'static str,
-    /// Its program.
+    /// The name of the agent's program.
     pub program: &'static str,
-    /// What makes the program speak the protocol.
+    /// The arguments that make the program speak the protocol.
     pub arguments: &'static [&'static str],
-    /// Its package on npm.
+    /// The npm package of the agent.
     pub package: &'static str,
-    /// The ways to log in with a key, each with the variable that holds the key.
+    /// The login methods with a key, each with the environment variable of the key.
     pub key_logins: &'static [(&'static str, &'static str)],
 }
 
@@ -60,12 +60,12 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
     },
 ];
 
-/// An agent that is not installed here.
+/// The error of an agent that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotInstalled {
-    /// No agent of this name is known.
+    /// No agent with this name is known.
     Unknown(String),
-    /// Its program is in none of the usual places.
+    /// The agent's program was not found in any of the usual places.
     Missing(KnownAgent),
 }
 
@@ -90,26 +90,26 @@ impl fmt::Display for NotInstalled {
 impl std::error::Error for NotInstalled {}
 
 impl KnownAgent {
-    /// The agent of this name.
+    /// Returns the agent with this name.
     ///
     /// # Errors
-    /// [`NotInstalled::Unknown`] if there is none.
+    /// [`NotInstalled::Unknown`] if no agent has this name.
     pub fn named(name: &str) -> Result<Self, NotInstalled> {
         let found = KNOWN_AGENTS.into_iter().find(|agent| agent.name == name);
         found.ok_or_else(|| NotInstalled::Unknown(name.to_owned()))
     }
 
-    /// How to install it.
+    /// Returns the command that installs the agent.
     #[must_use]
     pub fn install_command(&self) -> String {
         format!("npm install -g {}", self.package)
     }
 
-    /// Its program on this machine: on the `PATH`, in `node_modules/.bin` of the current directory, or where
-    /// installers put programs for one user.
+    /// Finds the agent's program on the `PATH`, in `node_modules/.bin` of the current directory, or in the usual
+    /// directories for programs of one user.
     ///
     /// # Errors
-    /// [`NotInstalled::Missing`] if it is in none of these places.
+    /// [`NotInstalled::Missing`] if the program is not found.
     pub fn find(&self) -> Result<PathBuf, NotInstalled> {
         let path = env::var_os("PATH").unwrap_or_default();
         let home = env::var_os("HOME").map(PathBuf::from);
@@ -121,16 +121,16 @@ impl KnownAgent {
         found.ok_or(NotInstalled::Missing(*self))
     }
 
-    /// The agent as a process, to be given to a server.
+    /// Returns the agent as a process that a server can run.
     ///
     /// # Errors
-    /// [`NotInstalled::Missing`] if its program is not found.
+    /// [`NotInstalled::Missing`] if the program is not found.
     pub fn process(&self) -> Result<ProcessAgent, NotInstalled> {
         Ok(ProcessAgent::new(self.find()?).args(self.arguments.iter().copied()))
     }
 }
 
-/// The way to log in for which this environment has a key, of those that an agent offers.
+/// Returns the first offered login method for which the environment has a key.
 #[must_use]
 pub fn key_login(offered: &[String]) -> Option<&'static str> {
     let logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);

@@ -29,7 +29,7 @@ pub struct Cluster {
 /// A temporary server. Dropping it stops the server and removes its files.
 #[derive(Debug)]
 struct Started {
-    /// Guards the process, which is another one after a restart; held while it is stopped or started.
+    /// Guards the process, which changes on a restart. Held while the process is stopped or started.
     server: Mutex<Child>,
     directory: TempDir,
     programs: PathBuf,
@@ -59,7 +59,7 @@ impl Started {
         let children = children_of(server.id());
         server.kill()?;
         server.wait()?;
-        // They would end by themselves when they notice, and keep a new server from starting until then.
+        // They would exit on their own later, but block a new server until then.
         for child in &children {
             let _ = Command::new("kill").args(["-KILL", child]).stderr(Stdio::null()).status();
         }
@@ -219,7 +219,7 @@ impl Cluster {
     /// Creates a separate schema for one test.
     ///
     /// # Panics
-    /// If it cannot be created.
+    /// If the schema cannot be created.
     pub async fn schema(self: &Arc<Self>) -> Schema {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl Cluster {
     }
 }
 
-/// A schema of its own in the database.
+/// A separate schema in the database.
 #[derive(Debug)]
 pub struct Schema {
     cluster: Arc<Cluster>,

@@ -14,7 +14,7 @@ const TYPE_PREFIX: &str = "urn:sandbox-agent:error:";
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// An error response: type, title, status, detail and extension members.
+/// An error response: type, title, status, detail and extension fields.
 ///
 /// The named constructors use the messages of the released server. [`Problem::new`] and [`Problem::with`]
 /// create any other problem.
@@ -33,7 +33,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem without detail and extension members.
+    /// Creates a problem without detail and extension fields.
     pub fn new(status: StatusCode, suffix: impl Into<String>, title: impl Into<String>) -> Self {
         Self { suffix: suffix.into(), title: title.into(), status, detail: None, members: Box::default() }
     }
@@ -45,7 +45,7 @@ impl Problem {
         self
     }
 
-    /// Sets one extension member.
+    /// Sets one extension field.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.members.insert(name.into(), value.into());
@@ -67,13 +67,13 @@ impl Problem {
         self.detail.as_deref()
     }
 
-    /// 400: the request is invalid.
+    /// Creates a 400 response: the request is invalid.
     pub fn invalid_request(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", "Invalid Request")
             .detail(format!("invalid request: {}", message.as_ref()))
     }
 
-    /// 413: the input exceeds the limit of its endpoint.
+    /// Creates a 413 response: the input exceeds the limit of its endpoint.
     ///
     /// A body over the general limit is rejected in plain text before a handler sees it.
     pub fn too_large(message: impl AsRef<str>) -> Self {
@@ -81,17 +81,17 @@ impl Problem {
             .detail(format!("invalid request: {}", message.as_ref()))
     }
 
-    /// 404 for an unknown path. Its type is `invalid_request`, as in the released server.
+    /// Creates a 404 response for an unknown path. Its type is `invalid_request`, as in the released server.
     pub fn unknown_endpoint() -> Self {
         Self::new(StatusCode::NOT_FOUND, "invalid_request", "Not Found").detail("endpoint not found")
     }
 
-    /// 409: the request conflicts with the state of the server.
+    /// Creates a 409 response: the request conflicts with the state of the server.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::CONFLICT, "conflict", "Conflict", message.into())
     }
 
-    /// 400: unknown agent.
+    /// Creates a 400 response: the agent is unknown.
     pub fn unsupported_agent(agent: impl Into<String>) -> Self {
         let agent = agent.into();
         Self::new(StatusCode::BAD_REQUEST, "unsupported_agent", "Unsupported Agent")
@@ -99,7 +99,7 @@ impl Problem {
             .with("agent", agent)
     }
 
-    /// 404: the agent is known but not installed.
+    /// Creates a 404 response: the agent is known but not installed.
     pub fn agent_not_installed(agent: impl Into<String>) -> Self {
         let agent = agent.into();
         Self::new(StatusCode::NOT_FOUND, "agent_not_installed", "Agent Not Installed")
@@ -107,7 +107,7 @@ impl Problem {
             .with("agent", agent)
     }
 
-    /// 500: the installation of the agent failed; `stderr` is the installer's output.
+    /// Creates a 500 response: the installation of the agent failed. `stderr` is the installer's output.
     pub fn install_failed(agent: impl Into<String>, stderr: Option<String>) -> Self {
         let agent = agent.into();
         let problem = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "install_failed", "Install Failed")
@@ -119,7 +119,7 @@ impl Problem {
         }
     }
 
-    /// 500: the agent died before it responded. A death by signal has no exit code.
+    /// Creates a 500 response: the agent exited before it responded. An exit by a signal has no exit code.
     pub fn agent_process_exited(
         agent: impl Into<String>,
         exit_code: Option<i32>,
@@ -140,32 +140,32 @@ impl Problem {
         if details.is_empty() { problem } else { problem.with("details", details) }
     }
 
-    /// 401: the bearer token is missing or wrong. The response does not distinguish the two.
+    /// Creates a 401 response: the bearer token is missing or wrong. The response does not distinguish the two.
     pub fn token_invalid() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "token_invalid", "Token Invalid")
             .detail("token invalid")
             .with("details", json!({ "message": "missing or invalid bearer token" }))
     }
 
-    /// 403: the operation is not permitted.
+    /// Creates a 403 response: the operation is not permitted.
     pub fn permission_denied(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_denied", "Permission Denied")
             .detail("permission denied")
             .with("details", json!({ "message": message.into() }))
     }
 
-    /// 406: the client's `Accept` header does not allow the response type.
+    /// Creates a 406 response: the client's `Accept` header does not allow the response type.
     pub fn not_acceptable(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::NOT_ACCEPTABLE, "not_acceptable", "Not Acceptable", message.into())
     }
 
-    /// 415: the endpoint does not support the body's content type.
+    /// Creates a 415 response: the endpoint does not support the body's content type.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         Self::classed(status, "unsupported_media_type", "Unsupported Media Type", message.into())
     }
 
-    /// 404: unknown session, stream, or named configuration.
+    /// Creates a 404 response: the session, stream or named configuration is unknown.
     pub fn session_not_found(id: impl Into<String>) -> Self {
         let id = id.into();
         Self::new(StatusCode::NOT_FOUND, "session_not_found", "Session Not Found")
@@ -173,19 +173,19 @@ impl Problem {
             .with("sessionId", id)
     }
 
-    /// 404: unknown process or recording.
+    /// Creates a 404 response: the process or recording is unknown.
     pub fn not_found(resource: &str, id: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "Not Found")
             .detail(format!("not found: {resource} {id}"))
             .with("details", json!({ "id": id, "resource": resource }))
     }
 
-    /// 502: an I/O operation of the server failed.
+    /// Creates a 502 response: an I/O operation of the server failed.
     pub fn stream_error(message: impl Into<String>) -> Self {
         Self::classed(StatusCode::BAD_GATEWAY, "stream_error", "Stream Error", message.into())
     }
 
-    /// 504: the agent did not respond in time.
+    /// Creates a 504 response: the agent did not respond in time.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "Timeout")
             .detail("timeout")

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets that reach internals of this crate.
+//! The bodies of the fuzz targets that need internals of this crate.
 //!
-//! Each takes any bytes, and panics if what it checks does not hold. The fuzzer drives them, and the tests replay its
+//! Each function takes any bytes and panics if a property does not hold. The fuzzer calls them, and tests replay its
 //! corpus.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
@@ -16,12 +16,12 @@ use crate::sessions::read_transcript;
 use crate::tools::Tail;
 use crate::update::{Update, UpdateKind};
 
-/// Draws the ids and pauses of this crate from a seed on this thread, for simulations.
+/// Derives the random ids and delays of this crate from a seed, on this thread. For simulations.
 pub fn seed_randomness(seed: u64) {
     crate::client::random::seed(seed);
 }
 
-/// An update keeps its JSON, and is safe to print.
+/// Checks that an update preserves its JSON and is safe to print.
 pub fn update(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let update = Update::from_json(&json(&text), Origin::Live);
@@ -44,8 +44,8 @@ pub fn update(data: &[u8]) {
     }
 }
 
-/// A transcript is read whole or refused: its events are those of its session, each once, and one that was cut off is
-/// not read.
+/// Checks that a transcript is either read completely or rejected. Its events belong to its session, each occurs
+/// once, and a truncated transcript is rejected.
 pub fn transcript(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok((record, events)) = read_transcript(text.lines()) else { return };
@@ -58,7 +58,7 @@ pub fn transcript(data: &[u8]) {
     }
 }
 
-/// The end of an output is the end of its text, within the limit, however it was cut into pieces.
+/// Checks that the tail of an output equals the end of its text within the limit, for any chunk boundaries.
 pub fn terminal_tail(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let limit = input.int_in_range(0..=64usize).unwrap_or(8);

@@ -41,7 +41,7 @@ pub mod config {
     };
 }
 
-/// How a client connects and authenticates, and what the server and its agent support.
+/// Connecting and authenticating, and the capabilities of the server and its agent.
 pub mod connection {
     pub use crate::client::{Capabilities, Feature, SessionClaim, Support, WeakClient};
     #[doc(inline)]
@@ -51,12 +51,12 @@ pub mod connection {
     };
 }
 
-/// Parts of an [`Event`].
+/// Types that occur in an [`Event`].
 pub mod event {
     pub use crate::client::{Gap, Origin, SessionEnded, TurnEnded};
 }
 
-/// What is known about a session: its entry in a list, its settings, its metadata.
+/// Information about a session: its list entry, its settings and its metadata.
 pub mod session {
     pub use crate::client::{ListSessions, SessionList, SessionSnapshot, Tool};
     pub use crate::convert::{
@@ -65,7 +65,7 @@ pub mod session {
     };
 }
 
-/// Events of a turn, and their sum.
+/// The events of a turn, and the collected result of a whole turn.
 pub mod turns {
     pub use crate::client::{CollectedTurn, FileChange, IncompleteTurn, TurnEvent, TurnState};
 }

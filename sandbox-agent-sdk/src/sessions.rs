@@ -1,7 +1,7 @@
-//! Stored sessions: they outlive agents, servers and programs.
+//! Stored sessions, which outlive agents, servers and client programs.
 //!
-//! [`SandboxAgentClient::with_store`](crate::SandboxAgentClient::with_store) gives a [`StoredClient`], whose sessions are
-//! all stored. The plain client stores nothing.
+//! [`SandboxAgentClient::with_store`](crate::SandboxAgentClient::with_store) returns a [`StoredClient`], which stores
+//! all its sessions. A plain client stores nothing.
 //!
 //! ```text
 //! client, session    what a program holds                                       (public face)

@@ -70,8 +70,8 @@ impl AcpHttpClientBuilder {
         }
     }
 
-    /// Sets the path of the endpoint below the base URL. The default is the dialect's: `/v1/rpc`, or `/acp` for the
-    /// official transport. Percent-encode parts that come from elsewhere.
+    /// Sets the path of the endpoint below the base URL. The default depends on the dialect: `/v1/rpc`, or `/acp` for
+    /// the official transport. Percent-encode parts that come from untrusted input.
     pub fn path(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
         self
@@ -89,13 +89,13 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Calls the provider for a token before every request, and once more when the server responds with 401.
+    /// Calls the provider for a token before every request, and once more if the server responds with 401.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
         self.auth = Ok(Auth::provider(provider));
         self
     }
 
-    /// Sets the token or the provider from a value that other clients share.
+    /// Sets the authorisation, which several clients can share.
     pub fn auth(mut self, auth: Auth) -> Self {
         self.auth = Ok(auth);
         self
@@ -118,8 +118,8 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets the HTTP client. It should not follow redirects. A total timeout makes the event stream
-    /// reconnect each time it passes; no event is lost by that.
+    /// Sets the HTTP client. It should not follow redirects. If it has a total timeout, the event stream reconnects
+    /// each time the timeout expires; no event is lost.
     pub fn http_client(mut self, http: reqwest::Client) -> Self {
         self.http = Some(Sender::Client(http));
         self
@@ -131,27 +131,27 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Uses HTTP/2 without negotiation. Over TLS it is negotiated in any case.
+    /// Uses HTTP/2 without negotiation. Over TLS, HTTP/2 is always negotiated.
     pub fn http2_prior_knowledge(mut self) -> Self {
         self.http2_prior_knowledge = true;
         self
     }
 
-    /// Sets what the server is known to do on the wire. The default is [`Dialect::AUTO`].
+    /// Sets how the server behaves on the wire. The default is [`Dialect::AUTO`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// Sets how often `session/cancel` is repeated at most while the turn runs. Default 3.
+    /// Sets how many times `session/cancel` is repeated at most while the turn runs. Default 3.
     pub fn cancel_repeats(mut self, repeats: u32) -> Self {
         self.cancel_repeats = repeats;
         self
     }
 
-    /// Sets a cheap request that the server responds to without the agent.
+    /// Sets a cheap request that the server answers without the agent.
     ///
-    /// It is sent when a reopened stream is unexpectedly silent: the position of its echo shows whether the server
+    /// It is sent if a reopened stream is unexpectedly silent: the position of its echo shows whether the server
     /// restarted. Without a probe, requests that such a restart lost wait for
     /// [`Timeouts::confirmation`](crate::Timeouts#structfield.confirmation).
     pub fn probe(mut self, method: impl Into<String>, params: serde_json::Value) -> Self {
@@ -165,7 +165,7 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets the limits on what a server can make the client store.
+    /// Sets the limits on data from the server.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -177,14 +177,14 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets whether a request is cancelled on the server when its future is dropped before the response. On by
-    /// default; [`Request::cancel_on_drop`](crate::Request::cancel_on_drop) overrides it.
+    /// Sets whether a request is cancelled on the server when its future is dropped before the response. Default
+    /// true. [`Request::cancel_on_drop`](crate::Request::cancel_on_drop) overrides it.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = cancel;
         self
     }
 
-    /// Continues after this event, where another client stopped: see [`AcpHttpClient::last_event_id`].
+    /// Continues after this event, where another client stopped. See [`AcpHttpClient::last_event_id`].
     ///
     /// Nothing up to this event is delivered again, and everything after it is live.
     pub fn resume_from(mut self, last_event_id: impl Into<EventId>) -> Self {
@@ -192,14 +192,14 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Continues a connection that exists: see [`AcpHttpClient::connection_id`].
+    /// Continues an existing connection. See [`AcpHttpClient::connection_id`].
     pub fn connection_id(mut self, id: impl Into<String>) -> Self {
         self.connection_id = Some(id.into());
         self
     }
 
-    /// Sets the handler of agent requests. Without one, permissions are rejected and other requests get the error
-    /// "method not found".
+    /// Sets the handler of agent requests. Without a handler, permissions are rejected and other requests get the
+    /// error "method not found".
     pub fn handler(mut self, handler: impl AgentHandler) -> Self {
         self.handler = Arc::new(handler);
         self
@@ -212,23 +212,23 @@ impl AcpHttpClientBuilder {
         (self, requests)
     }
 
-    /// Sets a function that sees every message once, in both directions.
+    /// Sets a function that receives every message once, in both directions.
     ///
-    /// It runs on the task that reads or sends the message: keep it short. A response that arrives in a body and is
-    /// echoed on the stream is seen once, in the order of the stream.
+    /// It runs in the task that reads or sends the message, so it must return quickly. A response that arrives in a
+    /// body and is echoed on the stream is passed once, in the order of the stream.
     pub fn tap(mut self, tap: impl Fn(Envelope<'_>) + Send + Sync + 'static) -> Self {
         self.tap = Some(Tap::new(tap));
         self
     }
 
-    /// Sets a function that sees every notification before subscribers do and decides what it means for pending
-    /// requests. It is for layers above this crate that know when an agent is dead.
+    /// Sets a function that receives every notification before subscribers do, and decides what it means for pending
+    /// requests. Use it in layers above this crate that know when an agent has exited.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
         self.hook = Some(Hook::new(hook));
         self
     }
 
-    /// Builds the client. Nothing is sent before the first request.
+    /// Builds the client. Sends nothing; the first request opens the connection.
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is invalid.

@@ -7,14 +7,14 @@ use futures::future::BoxFuture;
 use super::handle::AcpHttpClient;
 use crate::EndReason;
 
-/// Controls of a connection for layers above this crate, which know more about the agent than the protocol says.
+/// Controls of a connection, for layers that know more about the agent than the protocol reports.
 ///
-/// [`AcpHttpClient::control`] returns it. Sessions are selected by their ids as text.
+/// [`AcpHttpClient::control`] returns it. Sessions are selected by their ids.
 pub struct Control<'a>(pub(super) &'a AcpHttpClient);
 
 impl Control<'_> {
-    /// Fails the pending requests of one session, or all of them, with a reason of your own
-    /// (see [`Error::custom`](crate::Error::custom)). Returns how many there were.
+    /// Fails the pending requests of one session, or all of them, with a custom reason (see
+    /// [`Error::custom`](crate::Error::custom)). Returns the number of failed requests.
     pub fn fail_requests(
         &self,
         session: Option<&str>,
@@ -23,21 +23,21 @@ impl Control<'_> {
         self.0.core().interrupt(session, Arc::new(reason))
     }
 
-    /// Ends the connection with a reason of your own, without a message to the server.
+    /// Ends the connection with a custom reason, without a message to the server.
     pub fn end(&self, reason: impl StdError + Send + Sync + 'static) {
         self.0.core().terminate(EndReason::Custom(Arc::new(reason)));
     }
 
-    /// Responds to the open agent requests of one session, or to all, as cancelled. Returns when the responses were
-    /// sent.
+    /// Responds to the open agent requests of one session, or of all sessions, as cancelled. Returns after the
+    /// responses were sent.
     pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
         let session = session.map(str::to_owned);
         self.cancel_agent_requests_where(move |asking| session.is_none() || asking == session.as_deref())
     }
 
-    /// Responds as cancelled to the open agent requests of the sessions that `fits` selects; it
-    /// receives `None` for a request without a session. On a shared endpoint each client has the requests of the others in its table until it
-    /// [ignores them](crate::Responder::ignore). Returns when the responses were sent.
+    /// Responds as cancelled to the open agent requests of the sessions that `fits` selects. For a request without a
+    /// session, `fits` receives `None`. On a shared endpoint each client also tracks the requests of other clients
+    /// until it [ignores them](crate::Responder::ignore). Returns after the responses were sent.
     pub fn cancel_agent_requests_where(
         &self,
         fits: impl Fn(Option<&str>) -> bool + Send + Sync + 'static,
@@ -46,8 +46,8 @@ impl Control<'_> {
         Box::pin(async move { core.calls.cancel(fits).await })
     }
 
-    /// Closes open agent requests, of one session or of all, without a response: the agent is gone, and one that
-    /// replaces it may send other requests under the same ids. Returns how many were open.
+    /// Closes the open agent requests of one session, or of all sessions, without a response. Use it after the agent
+    /// has exited: its replacement may send other requests with the same ids. Returns how many requests were open.
     pub fn forget_agent_requests(&self, session: Option<&str>) -> usize {
         self.0.core().calls.forget(session)
     }

@@ -25,9 +25,9 @@ use crate::{
 
 /// A connection to an agent behind an HTTP server.
 ///
-/// It is cheap to clone, and all clones share one connection. Nothing is sent before the first request. When the
-/// last clone is dropped, everything local ends at once, without a message to the server; [`close`](Self::close) sends
-/// one. A pending request and an agent request that is being handled hold a clone each.
+/// It is cheap to clone, and all clones share one connection. Nothing is sent before the first request. Dropping the
+/// last clone ends all local tasks at once, without a message to the server; [`close`](Self::close) sends one. Each
+/// pending request, and each agent request that is being handled, holds a clone.
 #[derive(Clone)]
 pub struct AcpHttpClient {
     handle: Arc<Handle>,
@@ -46,25 +46,25 @@ struct Closing {
     _task: JoinSet<()>,
 }
 
-/// The outcome of a close. Locally the connection has ended in any case.
+/// The outcome of closing a connection. Locally the connection has ended in any case.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CloseOutcome {
-    /// The server confirmed it.
+    /// The server confirmed that the connection is closed.
     Confirmed,
     /// There was nothing to close: no message reached the server, or the server had ended the connection.
     NothingToClose,
-    /// The server did not confirm it in time, or refused. Some servers do not respond while an agent runs.
+    /// The server did not confirm in time, or refused. Some servers do not respond while an agent runs.
     Unconfirmed(Error),
 }
 
 impl AcpHttpClient {
-    /// A builder for a client of the server at this URL.
+    /// Creates a builder for a client of the server at this URL.
     pub fn builder(base_url: impl AsRef<str>) -> AcpHttpClientBuilder {
         AcpHttpClientBuilder::new(base_url.as_ref())
     }
 
-    /// A client with default settings.
+    /// Creates a client with default settings.
     ///
     /// # Errors
     /// [`Error::Config`] if the URL is invalid.
@@ -87,7 +87,7 @@ impl AcpHttpClient {
         &self.handle.core
     }
 
-    /// Calls a method and reads its result as a type. For extensions and methods that have no typed function.
+    /// Calls a method and parses its result. Use it for extensions and for methods without a typed function.
     pub fn request<R: DeserializeOwned>(
         &self,
         method: &str,
@@ -101,17 +101,17 @@ impl AcpHttpClient {
         Request::raw(self, method, params)
     }
 
-    /// Returns a handle of a session. Making one sends nothing, and the session need not exist.
+    /// Creates a handle to a session. Sends nothing; the session need not exist.
     pub fn session(&self, id: impl Into<SessionId>) -> SessionHandle {
         SessionHandle::new(self.clone(), id.into())
     }
 
-    /// Controls for layers above this crate.
+    /// Returns the controls for layers above this crate.
     pub fn control(&self) -> Control<'_> {
         Control(self)
     }
 
-    /// Sends a notification. One about a session leaves in order with the other messages about it.
+    /// Sends a notification. A notification about a session is sent in order with the other messages of the session.
     pub fn notify(
         &self,
         method: &str,
@@ -145,7 +145,7 @@ impl AcpHttpClient {
         Ok((body, session))
     }
 
-    /// Subscribes to everything that happens on the connection from now on.
+    /// Subscribes to all later events of the connection.
     pub fn events(&self) -> Events {
         self.core().hub.subscribe(self.core().options.limits.subscriber)
     }
@@ -155,7 +155,7 @@ impl AcpHttpClient {
         self.core().state()
     }
 
-    /// Waits until the connection has ended, and returns why.
+    /// Waits until the connection has ended, and returns the reason.
     pub async fn ended(&self) -> EndReason {
         let mut changes = self.core().state_changes();
         loop {
@@ -168,8 +168,8 @@ impl AcpHttpClient {
         }
     }
 
-    /// Returns the id of the last event up to which nothing is missing: what
-    /// [`resume_from`](AcpHttpClientBuilder::resume_from) takes.
+    /// Returns the id of the last event before which nothing is missing. Pass it to
+    /// [`resume_from`](AcpHttpClientBuilder::resume_from).
     pub fn last_event_id(&self) -> Option<EventId> {
         self.core().links.connection(self.core()).last_event_id()
     }
@@ -180,15 +180,15 @@ impl AcpHttpClient {
         id.to_str().ok().map(str::to_owned)
     }
 
-    /// Returns a snapshot for a support request. It has neither secrets nor content.
+    /// Returns a snapshot of the connection for a support request. It contains neither secrets nor message contents.
     pub fn diagnostics(&self) -> Diagnostics {
         Diagnostics::of(self.core())
     }
 
-    /// Closes the connection here and on the server, within
+    /// Closes the connection, locally and on the server, within
     /// [`Timeouts::close`](crate::Timeouts#structfield.close).
     ///
-    /// Every pending request fails with [`EndReason::Closed`]. Calling it again returns the same outcome.
+    /// Every pending request fails with [`EndReason::Closed`]. Further calls return the same outcome.
     pub async fn close(&self) -> CloseOutcome {
         let mut outcome = self.handle.start_closing();
         match outcome.wait_for(Option::is_some).await {

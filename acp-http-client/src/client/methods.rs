@@ -27,22 +27,22 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Exchanges versions and capabilities. It has to be the first request.
+    /// Exchanges versions and capabilities. It must be the first request.
     initialize(InitializeRequest) -> InitializeResponse = METHODS.initialize;
-    /// Authenticates with one of the methods that `initialize` named.
+    /// Logs in with one of the methods that `initialize` returned.
     authenticate(AuthenticateRequest) -> AuthenticateResponse = METHODS.authenticate;
-    /// Ends the authentication.
+    /// Logs out.
     logout(LogoutRequest) -> LogoutResponse = METHODS.logout;
-    /// Starts a session.
+    /// Creates a session.
     new_session(NewSessionRequest) -> NewSessionResponse = METHODS.session_new;
-    /// Loads a session: the agent replays its history as updates with [`Origin::History`](crate::Origin::History), and
-    /// all of it was delivered when this returns.
+    /// Loads a session. The agent replays its history as updates with [`Origin::History`](crate::Origin::History).
+    /// All of them were delivered when this returns.
     load_session(LoadSessionRequest) -> LoadSessionResponse = METHODS.session_load;
-    /// Resumes a session without a replay of its history.
+    /// Resumes a session without replaying its history.
     resume_session(ResumeSessionRequest) -> ResumeSessionResponse = METHODS.session_resume;
-    /// Lists sessions, one page.
+    /// Returns one page of the list of sessions.
     list_sessions(ListSessionsRequest) -> ListSessionsResponse = METHODS.session_list;
-    /// Forks a session (not a stable part of the protocol).
+    /// Forks a session. This method is not a stable part of the protocol.
     fork_session(ForkSessionRequest) -> ForkSessionResponse = METHODS.session_fork;
     /// Closes a session. It can be loaded again.
     close_session(CloseSessionRequest) -> CloseSessionResponse = METHODS.session_close;
@@ -62,7 +62,7 @@ struct SetModel<'a> {
 }
 
 impl AcpHttpClient {
-    /// An `initialize` request of this protocol version, with no capabilities.
+    /// Creates an `initialize` request with this protocol version and no capabilities.
     pub fn initialize_request() -> schema::InitializeRequest {
         schema::InitializeRequest::new(ProtocolVersion::V1)
     }
@@ -70,14 +70,14 @@ impl AcpHttpClient {
     /// Runs one turn.
     ///
     /// It returns after every update of the turn was delivered to the subscribers of [`events`](Self::events).
-    /// [`SessionHandle::prompt`](crate::SessionHandle::prompt) is the same as a stream of those updates. A stop reason
-    /// that this version does not know is in [`Typed::raw`].
+    /// [`SessionHandle::prompt`](crate::SessionHandle::prompt) returns the same turn as a stream of events. If this
+    /// version does not know the stop reason, see [`Typed::raw`].
     ///
     /// After a [`cancel`](Self::cancel) the next prompt of the session waits until the cancelled turn has ended.
     ///
     /// # Errors
-    /// [`Error::Withdrawn`] if it was cancelled before it was sent, [`Error::TurnStillRunning`] if a turn that was
-    /// cancelled does not end within [`Timeouts::cancel`](crate::Timeouts#structfield.cancel).
+    /// [`Error::Withdrawn`] if the prompt was cancelled before it was sent, [`Error::TurnStillRunning`] if a
+    /// cancelled turn does not end within [`Timeouts::cancel`](crate::Timeouts#structfield.cancel).
     pub fn prompt(&self, request: schema::PromptRequest) -> Request<Typed<schema::PromptResponse>> {
         Request::lenient(self, METHODS.session_prompt, &request)
     }
@@ -85,8 +85,8 @@ impl AcpHttpClient {
     /// Cancels the turn of a session and responds to its open agent requests as cancelled. The prompt returns with its
     /// stop reason.
     ///
-    /// A prompt that was not sent yet is withdrawn. The cancel is sent after the prompt. A server may still process it
-    /// first, so it is repeated while the turn runs (see
+    /// A prompt that was not sent yet is withdrawn. Otherwise the cancel is sent after the prompt. A server may still
+    /// process the cancel first, so it is repeated while the turn runs (see
     /// [`cancel_repeats`](crate::AcpHttpClientBuilder::cancel_repeats)).
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
         let message = self.encode_notification(METHODS.session_cancel, &notification);
@@ -96,7 +96,7 @@ impl AcpHttpClient {
         Box::pin(sending.instrument(span))
     }
 
-    /// Sets the model of a session (not a stable part of the protocol).
+    /// Sets the model of a session. This method is not a stable part of the protocol.
     pub fn set_session_model(&self, session_id: impl Into<SessionId>, model_id: &str) -> Request<Json> {
         let params = SetModel { session_id: &session_id.into(), model_id };
         self.request_raw(SET_MODEL, &params)

@@ -20,11 +20,11 @@ use crate::{
     rpc::Outgoing,
 };
 
-/// A request: set its options, then await it.
+/// A request, configured with a builder and sent when it is awaited.
 ///
-/// Nothing is registered and nothing is sent before it is first polled. Dropping the future before the response frees
-/// everything it holds; if it was sent, it is cancelled by `$/cancel_request`, and a prompt by `session/cancel` as
-/// well, unless [`cancel_on_drop`](Self::cancel_on_drop) is off.
+/// Nothing is sent before the request is first polled. Dropping the future before the response frees everything it
+/// holds. If the request was sent, dropping also cancels it on the server with `$/cancel_request`, and a prompt with
+/// `session/cancel` as well, unless [`cancel_on_drop`](Self::cancel_on_drop) is off.
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<R> {
     client: AcpHttpClient,
@@ -54,7 +54,7 @@ impl<R> Request<R> {
         Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
     }
 
-    /// Returns the id under which it is sent; `None` if it cannot be sent at all.
+    /// Returns the id of the request; `None` if it cannot be sent.
     pub fn id(&self) -> Option<MessageId> {
         let draft = self.draft.as_ref().ok()?;
         Some(self.client.core().ids.id(draft.number))
@@ -66,51 +66,51 @@ impl<R> Request<R> {
         self
     }
 
-    /// Fails the request if there is no response in this time.
+    /// Sets the timeout of the response.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.options = self.options.timeout(time);
         self
     }
 
-    /// Waits for the response without a limit.
+    /// Waits for the response without a timeout.
     pub fn no_timeout(mut self) -> Self {
         self.options = self.options.no_timeout();
         self
     }
 
-    /// Whether the request returns only after every update that the server sent before the response:
+    /// Sets whether the request returns only after all updates that the server sent before the response. See
     /// [`RequestOptions::ordered`].
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.options = self.options.ordered(ordered);
         self
     }
 
-    /// Marks what the agent replays before its response as history: [`RequestOptions::replays`].
+    /// Sets whether updates before the response are marked as history. See [`RequestOptions::replays`].
     pub fn replays(mut self, replays: bool) -> Self {
         self.options = self.options.replays(replays);
         self
     }
 
-    /// Whether the request is cancelled on the server when its future is dropped before the response.
+    /// Sets whether the request is cancelled on the server when its future is dropped before the response.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.options = self.options.cancel_on_drop(cancel);
         self
     }
 
-    /// Sends it, and returns with the response whether its order behind the updates was verified.
+    /// Sends the request. Returns the response, and whether its order after the updates was verified.
     ///
     /// # Errors
-    /// As awaiting it.
+    /// The errors of awaiting the request.
     pub async fn with_order(self) -> Result<(R, Order), Error> {
         let (response, order) = self.settled().await?;
         Ok((response.map_err(|error| Error::Rpc { error, status: None })?, order))
     }
 
-    /// Sends it, and returns its response, also an error response, with whether its order behind the updates was
-    /// verified.
+    /// Sends the request. Returns the response, which may be an error response, and whether its order after the
+    /// updates was verified.
     ///
     /// # Errors
-    /// As awaiting it, except for an error response.
+    /// The errors of awaiting the request, except error responses.
     pub async fn settled(self) -> Result<(Result<R, RpcError>, Order), Error> {
         let Self { client, method, draft, options, read } = self;
         let draft = draft?;

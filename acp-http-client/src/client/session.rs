@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt, future::BoxFuture};
 use super::handle::AcpHttpClient;
 use crate::{Error, Event, Events, SessionId, Typed, events::peek_session};
 
-/// A handle of a session, cheap to make and to clone. Making one sends nothing; dropping one ends nothing.
+/// A handle to a session. It is cheap to create and to clone. Creating one sends nothing; dropping one ends nothing.
 #[derive(Clone)]
 pub struct SessionHandle {
     client: AcpHttpClient,
@@ -30,19 +30,19 @@ impl SessionHandle {
         &self.id
     }
 
-    /// Runs one turn: a stream of its events, and its response. The prompt is sent when the turn is first polled.
-    /// Dropping the turn before its response cancels it.
+    /// Runs one turn. Returns a stream of its events, with its response. The prompt is sent when the turn is first
+    /// polled. Dropping the turn before its response cancels it.
     pub fn prompt(&self, content: Vec<ContentBlock>) -> PromptTurn {
         let request = self.client.prompt(PromptRequest::new(self.id.clone(), content));
         PromptTurn { events: self.events(), response: Response::Pending(request.into_future()) }
     }
 
-    /// Cancels the turn of the session: [`AcpHttpClient::cancel`].
+    /// Cancels the turn of the session. See [`AcpHttpClient::cancel`].
     pub fn cancel(&self) -> BoxFuture<'static, Result<(), Error>> {
         self.client.cancel(CancelNotification::new(self.id.clone()))
     }
 
-    /// What happens in this session from now on, in order. Events of the connection, such as gaps, are included.
+    /// Subscribes to all later events of the session, in order. Includes events of the connection, such as gaps.
     pub fn events(&self) -> SessionEvents {
         SessionEvents { events: self.client.events(), session: self.id.clone() }
     }
@@ -68,7 +68,7 @@ impl SessionEvents {
         self.next().await
     }
 
-    /// Returns the next event if there is one already.
+    /// Returns the next event if one is queued, without waiting.
     pub fn try_recv(&mut self) -> Option<Event> {
         loop {
             let event = self.events.try_recv()?;
@@ -105,8 +105,8 @@ impl Stream for SessionEvents {
 
 /// One turn: a stream of events that ends with its response.
 ///
-/// Events of the whole connection, such as [`Event::Gap`] and [`Event::Restarted`], are included. Agent requests are
-/// reported here, and passed to the handler of the client.
+/// It includes events of the whole connection, such as [`Event::Gap`] and [`Event::Restarted`]. Agent requests are
+/// reported here and also passed to the handler of the client.
 #[must_use = "a turn is sent when it is polled"]
 pub struct PromptTurn {
     events: SessionEvents,
@@ -121,15 +121,16 @@ enum Response {
 }
 
 impl PromptTurn {
-    /// Returns the next event of the turn, or `None` when the response is there and everything before it was read.
+    /// Returns the next event of the turn, or `None` after the response has arrived and all events before it were
+    /// read.
     pub async fn recv(&mut self) -> Option<Event> {
         self.next().await
     }
 
-    /// Waits for the response. Events that were not read are dropped.
+    /// Waits for the response. Unread events are dropped.
     ///
     /// # Errors
-    /// As [`AcpHttpClient::prompt`].
+    /// The errors of [`AcpHttpClient::prompt`].
     pub async fn response(self) -> Result<Typed<PromptResponse>, Error> {
         match self.response {
             Response::Pending(response) => response.await,

@@ -6,7 +6,7 @@ use crate::{Problem, printable::Printable};
 
 /// A response with an HTTP error status.
 ///
-/// `Display` is safe to print; the text of the server is in the fields.
+/// `Display` is safe to print. The fields hold the original text.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HttpError {
@@ -20,12 +20,12 @@ pub struct HttpError {
     pub problem: Option<Problem>,
     /// The beginning of the body as text.
     pub body: String,
-    /// How long the server asks to wait (`Retry-After`), at most five minutes.
+    /// How long the server asks the client to wait (`Retry-After`), at most five minutes.
     pub retry_after: Option<Duration>,
 }
 
 impl HttpError {
-    /// Makes an error from the parts of a response.
+    /// Creates an error from the parts of a response.
     pub fn new(what: impl Into<String>, status: u16, content_type: Option<String>, body: &[u8]) -> Self {
         Self {
             what: what.into(),
@@ -37,7 +37,7 @@ impl HttpError {
         }
     }
 
-    /// Sets how long the server asks to wait.
+    /// Sets how long the server asks the client to wait.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;

@@ -1,42 +1,42 @@
-//! Timeouts that passed.
+//! Timeouts that expired.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{ConnectionState, Error, printable::Printable};
 
-/// A timeout that passed, with what is known about the connection.
+/// An expired timeout, with the state of the connection at that time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Timeout {
-    /// What was being waited for.
+    /// What the client was waiting for.
     pub phase: Phase,
     /// What timed out: a JSON-RPC method, `event stream` or `close`.
     pub what: String,
-    /// How long it had been waiting.
+    /// How long the client waited.
     pub elapsed: Duration,
     /// How long ago the last message arrived on the event stream; `None` if none has.
     pub last_event_age: Option<Duration>,
     /// The state of the connection at that time.
     pub state: ConnectionState,
-    /// An earlier failure, such as a 504.
+    /// An earlier failure, such as an HTTP status 504.
     pub cause: Option<Arc<Error>>,
 }
 
-/// What was being waited for.
+/// What the client was waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The HTTP response to a notification or to a response of ours.
+    /// The HTTP response to a notification, or to a response of this client.
     Headers,
     /// The response to a request.
     Response,
-    /// The response to a request whose POST failed, so that it is unknown whether it ran.
+    /// The response to a request whose POST failed. It is unknown whether the request was executed.
     Confirmation,
-    /// The event stream to open.
+    /// The event stream, while it is being opened.
     StreamOpen,
     /// Bytes on the event stream.
     StreamIdle,
-    /// The server to confirm that the connection is closed.
+    /// The server's confirmation that the connection is closed.
     Close,
 }
 

@@ -7,7 +7,7 @@ use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, Sessio
 use super::peek_session;
 use crate::{ConnectionState, Error, EventId, Json, MessageId, SessionId, Typed, printable::Printable};
 
-/// Something that happened on a connection.
+/// An event of a connection.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
@@ -15,66 +15,66 @@ pub enum Event {
     Update(Update),
     /// Any other notification.
     Notification(Notification),
-    /// An agent request. The handler responds to it; this event only reports it. A request from the backlog
+    /// An agent request. This event only reports it; the handler responds. A request from the backlog
     /// ([`Origin::Replayed`]) gets no response.
     AgentRequest {
         /// The id of the request.
         id: MessageId,
-        /// The method and the parameters.
+        /// The method and the parameters of the request.
         request: Notification,
     },
-    /// The connection changed its state.
+    /// The state of the connection changed.
     State(ConnectionState),
     /// A lost stream was reopened.
     Reconnected {
-        /// Which stream.
+        /// The stream that was reopened.
         stream: EventSource,
-        /// Whether events can have been lost in between.
+        /// Whether events may have been lost in between.
         continuity: Continuity,
     },
-    /// The stream of a session cannot be opened any more. Its pending requests have failed with the error.
+    /// The stream of a session can no longer be opened. Its pending requests have failed with the error.
     StreamLost {
-        /// Which stream.
+        /// The stream that was lost.
         stream: EventSource,
-        /// Why.
+        /// Why the stream cannot be opened.
         error: Error,
     },
-    /// The server restarted, and its event ids began again. Its events are read from the first one on.
+    /// The server restarted, and its event ids started over. Its events are read from the first one on.
     Restarted {
-        /// Which stream.
+        /// The stream of the restarted server.
         stream: EventSource,
     },
-    /// Events are missing, because the server no longer has them. They were sent before the events that follow here.
-    /// Load the session if you need them. An event of a gap that arrives late after all is delivered.
+    /// Events are missing because the server no longer has them. They were sent before the events that follow. Load
+    /// the session if you need them. A missing event that arrives late is still delivered.
     ///
-    /// Only numbers show a gap: it is reported where the [`Dialect`](crate::Dialect) declares
-    /// [`EventIds::Sequence`](crate::EventIds::Sequence), and not with [`Dialect::AUTO`](crate::Dialect::AUTO).
+    /// Only numbered events show gaps. Gaps are reported if the [`Dialect`](crate::Dialect) declares
+    /// [`EventIds::Sequence`](crate::EventIds::Sequence), so not with [`Dialect::AUTO`](crate::Dialect::AUTO).
     Gap {
-        /// Which stream.
+        /// The stream with the gap.
         stream: EventSource,
-        /// The first missing number.
+        /// The number of the first missing event.
         from: u64,
-        /// The last missing number.
+        /// The number of the last missing event.
         to: u64,
     },
-    /// This many events were dropped here, because the queue of this subscriber was full.
+    /// This many events were dropped at this point because the queue of this subscriber was full.
     Lagged(u64),
-    /// An event that is not a message. The next event follows.
+    /// An event that is not a message. It was skipped.
     Malformed(Malformed),
-    /// A message over the limit was skipped. The next event follows.
+    /// A message that exceeds the limit. It was skipped.
     TooLarge {
         /// Always [`Error::MessageTooLarge`].
         error: Error,
     },
-    /// A response to a request that this client did not make.
+    /// A response to a request that this client did not send.
     UnmatchedResponse {
         /// The id of the request.
         id: MessageId,
         /// The whole message.
         raw: Json,
-        /// Whether it is live.
+        /// Whether the response is live, replayed or history.
         origin: Origin,
-        /// The id of its event.
+        /// The id of the event.
         event_id: Option<EventId>,
     },
     /// A response to an agent request was not delivered.
@@ -83,32 +83,32 @@ pub enum Event {
         id: MessageId,
         /// The method of the request.
         method: String,
-        /// Why. [`Error::maybe_executed`] says whether it may have arrived.
+        /// Why the response was lost. [`Error::maybe_executed`] returns whether it may have arrived.
         error: Error,
     },
 }
 
-/// Where a message came from.
+/// The origin of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Meta {
-    /// The id of its event.
+    /// The id of the event.
     pub event_id: Option<EventId>,
-    /// Whether it is live.
+    /// Whether the message is live, replayed or history.
     pub origin: Origin,
-    /// Its stream.
+    /// The stream of the message.
     pub stream: EventSource,
 }
 
-/// Whether a message is live or old.
+/// Whether a message is live, replayed or history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// It was sent while this client was connected, or was fetched after a reconnect.
+    /// The message was sent while this client was connected, or was fetched after a reconnect.
     Live,
-    /// It comes from the replay buffer of the server and is older than this client.
+    /// The message is from the server's replay buffer and older than this client.
     Replayed,
-    /// It is part of the history of a session that is being loaded.
+    /// The message is part of the history of a session that is being loaded.
     History,
 }
 
@@ -118,7 +118,7 @@ pub enum Origin {
 pub enum EventSource {
     /// The stream of the connection.
     Connection,
-    /// The stream of a session, where the server has one for each.
+    /// The stream of a session, on servers with one stream per session.
     Session(SessionId),
 }
 
@@ -131,26 +131,26 @@ impl fmt::Display for EventSource {
     }
 }
 
-/// What is known about the events during a lost stream.
+/// What is known about the events between two openings of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Continuity {
-    /// Events have ids: missing ones are fetched, or reported as an [`Event::Gap`].
+    /// Events have ids. Missing ones are fetched, or reported as an [`Event::Gap`].
     Checked,
-    /// The stream was reopened behind the last event, whose id identifies it. Nothing is missing if the server honours
-    /// `Last-Event-ID`.
+    /// The stream was reopened after the last event, whose id identifies it. Nothing is missing if the server
+    /// supports `Last-Event-ID`.
     Resumed,
-    /// Nothing identifies the last event: events may have been lost or repeated.
+    /// Nothing identifies the last event. Events may have been lost or repeated.
     Unverified,
 }
 
-/// Whether a response is known to follow every update that the server sent before it.
+/// Whether a response certainly follows every update that the server sent before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// The dialect's barrier has passed.
+    /// The dialect's barrier guarantees the order.
     Verified,
-    /// A gap or a timeout decided, or the request was not ordered.
+    /// The order is not guaranteed: the wait ended by a gap or a timeout, or the request was not ordered.
     Unverified,
 }
 
@@ -158,14 +158,14 @@ pub enum Order {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Update {
-    /// Session and content, typed if this version knows them.
+    /// The session and the content, typed if this version knows them.
     pub content: Typed<SessionNotification>,
-    /// Where it came from.
+    /// The origin of the update.
     pub meta: Meta,
 }
 
 impl Update {
-    /// Returns the session it belongs to.
+    /// Returns the session of the update.
     pub fn session_id(&self) -> Option<SessionId> {
         match self.content.known() {
             Some(notification) => Some(notification.session_id.clone().into()),
@@ -173,12 +173,12 @@ impl Update {
         }
     }
 
-    /// Returns the update, if this version knows its kind; otherwise see [`Typed::raw`].
+    /// Returns the update if this version knows its kind. Otherwise see [`Typed::raw`].
     pub fn update(&self) -> Option<&SessionUpdate> {
         self.content.known().map(|notification| &notification.update)
     }
 
-    /// Returns the text of a chunk of the agent's message.
+    /// Returns the text, if this is a chunk of the agent's message.
     pub fn message_text(&self) -> Option<&str> {
         match self.update()? {
             SessionUpdate::AgentMessageChunk(chunk) => match &chunk.content {
@@ -196,23 +196,23 @@ impl Update {
 pub struct Notification {
     /// The method.
     pub method: String,
-    /// The parameters, `null` if there were none.
+    /// The parameters; `null` if there are none.
     pub params: Json,
-    /// Where it came from.
+    /// The origin of the notification.
     pub meta: Meta,
 }
 
 /// An event that is not a message.
 ///
-/// `Display` is safe to print; the text of the server is in the fields.
+/// `Display` is safe to print. The fields hold the original text.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Malformed {
     /// The id of the event.
     pub event_id: Option<EventId>,
-    /// What is wrong with it.
+    /// Why the event is not a message.
     pub reason: String,
-    /// The beginning of its data.
+    /// The beginning of the event's data.
     pub start: String,
 }
 

@@ -82,7 +82,7 @@ impl Hub {
     }
 }
 
-/// A subscription to the events of a connection, from the time of subscribing.
+/// A subscription to the later events of a connection.
 ///
 /// It ends after [`ConnectionState::Terminated`](crate::ConnectionState::Terminated).
 #[derive(Debug)]
@@ -94,8 +94,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Gives updates as [`Event::Notification`], with their parameters as JSON: for readers that parse them into types of
-    /// their own.
+    /// Delivers updates as [`Event::Notification`], with their parameters as JSON. Use it to parse updates into your
+    /// own types.
     pub fn untyped(mut self) -> Self {
         self.untyped = true;
         self
@@ -104,12 +104,12 @@ impl Events {
     /// Returns the next event, or `None` after the last one.
     ///
     /// # Cancel safety
-    /// No event is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn recv(&mut self) -> Option<Event> {
         futures::StreamExt::next(self).await
     }
 
-    /// Returns the next event if one is queued.
+    /// Returns the next event if one is queued, without waiting.
     pub fn try_recv(&mut self) -> Option<Event> {
         self.queue.pop(self.untyped).event()
     }

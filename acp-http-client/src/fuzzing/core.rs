@@ -15,8 +15,8 @@ use crate::{
     rpc::{Ids, Message},
 };
 
-/// No request is settled twice by what a body brought, no event is delivered twice, every wait has an end, and a tick
-/// leaves nothing to do that is due.
+/// Checks that a body settles no request twice, that no event is delivered twice, that every wait ends, and that a
+/// tick leaves no due work.
 pub fn ordered_core(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let Ok(mut run) = Run::new(&mut input) else { return };

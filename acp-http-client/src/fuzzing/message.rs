@@ -9,8 +9,8 @@ use crate::{
     rpc::{Body, Message},
 };
 
-/// A message has the members that a general parser finds, its payloads are JSON, and a value that is read within a budget
-/// is the one that a general parser reads.
+/// Checks that a message has the fields that a general parser finds, that its payloads are JSON, and that a value
+/// parsed within a budget equals that of a general parser.
 pub fn message(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let general: Option<Value> = serde_json::from_str(&text).ok();

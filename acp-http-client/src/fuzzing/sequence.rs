@@ -12,7 +12,8 @@ use crate::{
 /// An event of an honest server: its incarnation and its number.
 type Sent = (u32, u64);
 
-/// No event is delivered twice, whatever breaks; and where nothing is lost, all are delivered in their order.
+/// Checks that no event is delivered twice, whatever breaks, and that all events are delivered in order if nothing is
+/// lost.
 pub fn sequence(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let Ok(honest) = input.arbitrary() else { return };

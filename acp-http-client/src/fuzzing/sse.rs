@@ -10,8 +10,8 @@ use crate::{
     sse::{Decoder, Frame, RETRY_DIGITS},
 };
 
-/// Any chunking gives the same frames, which are those of a plain reading of the standard; with small limits, what is
-/// too large is the same in any chunking.
+/// Checks that any chunking gives the same frames as a plain implementation of the standard. With small limits, the
+/// same events are too large in any chunking.
 pub fn sse_decoder(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let cuts: [u8; 4] = input.arbitrary().unwrap_or_default();

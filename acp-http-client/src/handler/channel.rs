@@ -36,7 +36,7 @@ impl AgentRequest {
         Self { id, method, json: Json::new(params.clone()), params, client }
     }
 
-    /// Returns the id the agent gave it.
+    /// Returns the id that the agent assigned to the request.
     pub fn id(&self) -> &MessageId {
         &self.id
     }
@@ -46,7 +46,7 @@ impl AgentRequest {
         &self.method
     }
 
-    /// Returns the parameters, `null` if there were none.
+    /// Returns the parameters; `null` if there are none.
     pub fn params(&self) -> &Json {
         &self.json
     }
@@ -80,8 +80,8 @@ impl AgentRequest {
 
 /// A stream of agent requests, each with a responder, in the order of the wire.
 ///
-/// A request is here before its [`Event::AgentRequest`](crate::Event::AgentRequest) is published, so that a reader of
-/// both has one order.
+/// A request is queued here before its [`Event::AgentRequest`](crate::Event::AgentRequest) is published, so a reader
+/// of both sees one order.
 #[derive(Debug)]
 #[must_use = "requests that are not read get no response"]
 pub struct AgentRequests {
@@ -92,17 +92,17 @@ impl AgentRequests {
     /// Returns the next request, or `None` when the connection has ended.
     ///
     /// # Cancel safety
-    /// No request is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn recv(&mut self) -> Option<(AgentRequest, Responder)> {
         poll_fn(|context| self.queue.poll_pop(context)).await
     }
 
-    /// Returns the next request if one is queued.
+    /// Returns the next request if one is queued, without waiting.
     pub fn try_recv(&mut self) -> Option<(AgentRequest, Responder)> {
         self.queue.try_pop()
     }
 
-    /// The same as [`recv`](Self::recv), without `StreamExt`.
+    /// Like [`recv`](Self::recv). It needs no `StreamExt`.
     pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
         self.recv().await
     }
@@ -124,7 +124,7 @@ impl Drop for AgentRequests {
 
 /// Sends the response to one agent request.
 ///
-/// Dropping it responds too: permissions and questions are cancelled, everything else gets an error.
+/// Dropping it also responds: permissions and questions are cancelled, other requests get an error.
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
     method: Arc<str>,
@@ -165,8 +165,8 @@ impl Responder {
 
     /// Leaves the request to another client of a shared endpoint.
     ///
-    /// Each client of a shared endpoint receives all agent requests, and the first response counts. No response is
-    /// sent, neither now nor when the request is repeated. Returns `false` if the request was cancelled.
+    /// Each client of a shared endpoint receives all agent requests, and the first response counts. This client sends
+    /// no response, even if the request is repeated. Returns `false` if the request was cancelled.
     pub fn ignore(mut self) -> bool {
         self.send(None)
     }

@@ -43,12 +43,12 @@ impl<T> Deref for Call<T> {
 
 /// Responds to agent requests.
 ///
-/// Every method has a default: permissions are rejected or cancelled, everything else gets "method not found".
-/// Each request runs on a separate task, so a handler may take long and may call the client, and many may be open
-/// at once. When the turn is cancelled, the future is dropped and the agent gets the response that the protocol
-/// defines. A handler that panics responds with an internal error.
+/// Every method has a default: permissions are rejected or cancelled, other requests get "method not found". Each
+/// request runs in a separate task, so a handler may take long, may call the client, and may serve many requests at
+/// the same time. If the turn is cancelled, the future is dropped and the agent gets the response that the protocol
+/// defines. If a handler panics, the agent gets an internal error.
 pub trait AgentHandler: Send + Sync + 'static {
-    /// `session/request_permission`.
+    /// Handles `session/request_permission`.
     fn request_permission(
         &self,
         call: Call<schema::RequestPermissionRequest>,
@@ -59,7 +59,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         }
     }
 
-    /// `fs/read_text_file`.
+    /// Handles `fs/read_text_file`.
     fn read_text_file(
         &self,
         call: Call<schema::ReadTextFileRequest>,
@@ -67,7 +67,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.fs_read_text_file)
     }
 
-    /// `fs/write_text_file`.
+    /// Handles `fs/write_text_file`.
     fn write_text_file(
         &self,
         call: Call<schema::WriteTextFileRequest>,
@@ -75,7 +75,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.fs_write_text_file)
     }
 
-    /// `terminal/create`.
+    /// Handles `terminal/create`.
     fn create_terminal(
         &self,
         call: Call<schema::CreateTerminalRequest>,
@@ -83,7 +83,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.terminal_create)
     }
 
-    /// `terminal/output`.
+    /// Handles `terminal/output`.
     fn terminal_output(
         &self,
         call: Call<schema::TerminalOutputRequest>,
@@ -91,7 +91,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.terminal_output)
     }
 
-    /// `terminal/wait_for_exit`.
+    /// Handles `terminal/wait_for_exit`.
     fn wait_for_terminal_exit(
         &self,
         call: Call<schema::WaitForTerminalExitRequest>,
@@ -99,7 +99,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.terminal_wait_for_exit)
     }
 
-    /// `terminal/kill`.
+    /// Handles `terminal/kill`.
     fn kill_terminal(
         &self,
         call: Call<schema::KillTerminalRequest>,
@@ -107,7 +107,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.terminal_kill)
     }
 
-    /// `terminal/release`.
+    /// Handles `terminal/release`.
     fn release_terminal(
         &self,
         call: Call<schema::ReleaseTerminalRequest>,
@@ -115,7 +115,7 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.terminal_release)
     }
 
-    /// `elicitation/create`.
+    /// Handles `elicitation/create`.
     fn create_elicitation(
         &self,
         call: Call<schema::CreateElicitationRequest>,
@@ -123,8 +123,8 @@ pub trait AgentHandler: Send + Sync + 'static {
         not_found(call, METHODS.elicitation_create)
     }
 
-    /// Everything else: extension methods, and requests whose parameters do not match their types, such as a permission
-    /// option of a new kind. The value is the result.
+    /// Handles all other requests: extension methods, and requests whose parameters do not match their types, such as
+    /// a permission option of a new kind. Returns the raw result.
     fn other(
         &self,
         request: AgentRequest,
@@ -135,7 +135,7 @@ pub trait AgentHandler: Send + Sync + 'static {
 
 fn default_other(request: &AgentRequest) -> Result<serde_json::Value, RpcError> {
     if request.is_known() && request.method() != METHODS.session_request_permission {
-        return Err(RpcError::invalid_params("the parameters do not fit the method"));
+        return Err(RpcError::invalid_params("the parameters do not match the method"));
     }
     let outcome = unhandled(request.method(), request.params_bytes())?;
     serde_json::from_str(outcome.get()).map_err(RpcError::internal)

@@ -15,7 +15,7 @@ use crate::printable::PrintableJson;
 pub struct Json(Bytes);
 
 impl Json {
-    /// How much memory [`to_value`](Self::to_value) lets a value take: the default of
+    /// The memory limit of [`to_value`](Self::to_value), and the default of
     /// [`Limits::decoded`](crate::Limits#structfield.decoded).
     pub const DECODED_LIMIT: usize = 64 << 20;
 
@@ -33,26 +33,26 @@ impl Json {
         &self.0
     }
 
-    /// Reads it as a type.
+    /// Parses the text as a type.
     ///
     /// # Errors
-    /// If the text is not JSON, is nested too deep or does not fit the type.
+    /// If the text is not valid JSON, is nested too deep or does not match the type.
     pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.0)
     }
 
-    /// Reads it as a value of at most [`DECODED_LIMIT`](Self::DECODED_LIMIT) bytes.
+    /// Parses the text as a value of at most [`DECODED_LIMIT`](Self::DECODED_LIMIT) bytes.
     ///
     /// # Errors
-    /// As [`to_value_within`](Self::to_value_within).
+    /// The errors of [`to_value_within`](Self::to_value_within).
     pub fn to_value(&self) -> Result<Value, JsonError> {
         self.to_value_within(Self::DECODED_LIMIT)
     }
 
-    /// Reads it as a value that takes at most about `limit` bytes of memory.
+    /// Parses the text as a value that takes at most about `limit` bytes of memory.
     ///
     /// # Errors
-    /// [`JsonError`] if the text is not JSON, is nested too deep, or takes more memory than that.
+    /// [`JsonError`] if the text is not valid JSON, is nested too deep, or exceeds the limit.
     pub fn to_value_within(&self, limit: usize) -> Result<Value, JsonError> {
         decode(&self.0, limit)
     }
@@ -82,7 +82,7 @@ pub(crate) fn check_size(text: &[u8], limit: usize) -> Result<(), JsonError> {
     }
 }
 
-/// Why JSON text cannot be read as a value.
+/// The error of parsing JSON text as a value.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
@@ -92,7 +92,7 @@ pub enum JsonError {
     /// The value is nested too deep.
     #[error("JSON is nested deeper than {limit} levels")]
     TooDeep {
-        /// How many levels are read.
+        /// The maximum number of levels.
         limit: usize,
     },
     /// The value takes too much memory.
@@ -123,7 +123,7 @@ impl Serialize for Json {
     }
 }
 
-/// A value of a known type with its JSON, or the JSON alone if this version does not know it.
+/// A typed value with its JSON, or only the JSON if this version does not know the value.
 #[derive(Debug, Clone)]
 pub struct Typed<T> {
     /// Boxed, because most values are large and are moved several times.
@@ -162,17 +162,17 @@ impl<T: DeserializeOwned> Typed<T> {
 }
 
 impl<T> Typed<T> {
-    /// Returns the value, if it fits its type.
+    /// Returns the value, if it matches its type.
     pub fn known(&self) -> Option<&T> {
         self.value.as_deref().ok()
     }
 
-    /// The value, or why it does not fit its type.
+    /// Returns the value, or the error if it does not match its type.
     pub fn into_known(self) -> Result<T, Arc<serde_json::Error>> {
         self.value.map(|value| *value)
     }
 
-    /// Returns the JSON it came as.
+    /// Returns the JSON, as received.
     pub fn raw(&self) -> &Json {
         &self.raw
     }

@@ -22,40 +22,40 @@ pub(super) enum Deadline {
 }
 
 impl RequestOptions {
-    /// Options as the client's settings say.
+    /// Creates options that use the client's settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Fails the request if there is no response in this time.
+    /// Sets the timeout of the response.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.deadline = Deadline::After(time);
         self
     }
 
-    /// Waits for the response without a limit.
+    /// Waits for the response without a timeout.
     pub fn no_timeout(mut self) -> Self {
         self.deadline = Deadline::Never;
         self
     }
 
-    /// Whether the request returns only after every update that the server sent before the response was delivered. On
-    /// by default for every request about a session.
+    /// Sets whether the request returns only after all updates that the server sent before the response were
+    /// delivered. On by default for every request about a session.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = Some(ordered);
         self
     }
 
-    /// Marks what the agent replays of the session's conversation before its response as
-    /// [history](crate::Origin::History). `session/load` is always treated so, with everything else that comes of the
-    /// session meanwhile. This is for `session/resume`, after which an agent should replay nothing and some do. Where
-    /// other clients may have a turn running in the session, live updates would be marked as history.
+    /// Sets whether the conversation that the agent replays before its response is marked as
+    /// [history](crate::Origin::History). Use it for `session/resume`: agents should replay nothing there, but some
+    /// do. For `session/load` it is always on and covers all updates of the session before the response. Do not use
+    /// it if other clients may have a running turn in the session: their live updates would be marked as history.
     pub fn replays(mut self, replays: bool) -> Self {
         self.replays = replays;
         self
     }
 
-    /// Whether the request is cancelled on the server when its future is dropped before its response.
+    /// Sets whether the request is cancelled on the server when its future is dropped before its response.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = Some(cancel);
         self

@@ -8,63 +8,63 @@ use serde_json::Value;
 
 use crate::printable::Printable;
 
-/// An error response: code, message and data as they were received.
+/// An error response: code, message and data, as received.
 ///
-/// `Display` is safe to print; the text of the other side is in the fields.
+/// `Display` is safe to print. The fields hold the original text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
-    /// The kind of error.
+    /// The error code.
     pub code: i64,
-    /// A message for users.
+    /// The error message.
     #[serde(default)]
     pub message: String,
-    /// Further data. Data that is nested too deep, or larger than [`Limits::decoded`](crate::Limits#structfield.decoded),
-    /// is replaced by a string that says so.
+    /// Additional data. Data that is nested too deep, or larger than
+    /// [`Limits::decoded`](crate::Limits#structfield.decoded), is replaced by a string with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
 impl RpcError {
-    /// The method does not exist or is not offered.
+    /// The method does not exist or is not available.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters do not fit the method.
+    /// The parameters are invalid.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// Internal error of the responder.
+    /// An internal error of the responder.
     pub const INTERNAL_ERROR: i64 = -32603;
-    /// The request was cancelled by the side that made it.
+    /// The sender of the request cancelled it.
     pub const REQUEST_CANCELLED: i64 = -32800;
-    /// The agent requires authentication first.
+    /// The agent requires a login first.
     pub const AUTH_REQUIRED: i64 = -32000;
 
-    /// An error with a code and a message.
+    /// Creates an error from a code and a message.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    /// Adds data.
+    /// Sets the data.
     #[must_use]
     pub fn with_data(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// The response to a method that this side does not offer.
+    /// Creates the error for a method that is not available.
     pub fn method_not_found(method: &str) -> Self {
         Self::new(Self::METHOD_NOT_FOUND, format!("method not found: {method}"))
     }
 
-    /// The response to invalid parameters.
+    /// Creates the error for invalid parameters.
     pub fn invalid_params(detail: impl fmt::Display) -> Self {
         Self::new(Self::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// The response when this side failed.
+    /// Creates the error for an internal failure.
     pub fn internal(detail: impl fmt::Display) -> Self {
         Self::new(Self::INTERNAL_ERROR, format!("internal error: {detail}"))
     }
 
-    /// The response to a request that was cancelled.
+    /// Creates the error for a cancelled request.
     pub fn cancelled() -> Self {
         Self::new(Self::REQUEST_CANCELLED, "request cancelled")
     }

@@ -13,8 +13,8 @@ use crate::printable::{Printable, PrintableJson};
 
 /// The id of a request: any JSON value, compared by its text.
 ///
-/// `1` and `"1"` differ, and a number of any size is sent back unchanged. `Display` is safe to print; the text itself
-/// is in [`as_json`](Self::as_json).
+/// `1` and `"1"` are different ids, and a number of any size is sent back unchanged. `Display` is safe to print;
+/// [`as_json`](Self::as_json) returns the original text.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Box<str>);
 

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-/// When and how often a lost stream is opened again.
+/// When and how often a lost stream is reopened.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReconnectPolicy {
-    /// The delay before the first attempt; it doubles from there. A `retry:` field of the server replaces it.
+    /// The delay before the first attempt. It doubles each time. Default 100 ms. A `retry:` field of the server
+    /// replaces it.
     pub base: Duration,
-    /// The longest delay.
+    /// The longest delay. Default 30 s.
     pub cap: Duration,
-    /// The random variation of a delay, as a fraction: 0.2 means between 80 % and 120 %.
+    /// The random variation of a delay, as a fraction. The default of 0.2 means between 80 % and 120 %.
     pub jitter: f64,
-    /// How many attempts in a row may fail before the connection ends for good; `None` means no limit.
+    /// How many attempts in a row may fail before the connection ends permanently; `None` for no limit. Default 20.
     pub max_attempts: Option<u32>,
-    /// A stream that stayed open this long counts as healthy even if it carried no message.
+    /// How long a stream must stay open to count as healthy without a message. Default 10 s.
     pub stable_after: Duration,
 }
 
@@ -31,7 +32,7 @@ impl Default for ReconnectPolicy {
 }
 
 impl ReconnectPolicy {
-    /// Never reconnects: the first lost stream ends the connection.
+    /// Creates a policy that never reconnects: the first lost stream ends the connection.
     pub fn never() -> Self {
         Self { max_attempts: Some(0), ..Self::default() }
     }
@@ -57,14 +58,14 @@ impl ReconnectPolicy {
         self
     }
 
-    /// Sets how long a stream has to stay open to count as healthy without a message.
+    /// Sets how long a stream must stay open to count as healthy without a message.
     #[must_use]
     pub fn stable_after(mut self, time: Duration) -> Self {
         self.stable_after = time;
         self
     }
 
-    /// Sets how many attempts in a row may fail; `None` means no limit.
+    /// Sets how many attempts in a row may fail; `None` for no limit.
     #[must_use]
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
         self.max_attempts = attempts.into();

@@ -8,7 +8,7 @@ use crate::printable::Printable;
 
 /// The id of an event: a number on most servers, any text on some. It is cheap to clone.
 ///
-/// `Display` is safe to print; the id itself is in [`as_text`](Self::as_text).
+/// `Display` is safe to print; [`as_text`](Self::as_text) returns the original id.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EventId(Kind);
 
@@ -39,7 +39,7 @@ impl EventId {
         }
     }
 
-    /// Returns the id as the server sent it. Bytes that are not UTF-8 are replaced.
+    /// Returns the id as the server sent it. Invalid UTF-8 is replaced.
     pub fn as_text(&self) -> Cow<'_, str> {
         match &self.0 {
             Kind::Number(number) => Cow::Owned(number.to_string()),
@@ -47,7 +47,7 @@ impl EventId {
         }
     }
 
-    /// Returns the id as a number, if it is written as a counter writes numbers.
+    /// Returns the id as a number, if it is a plain decimal number without leading zeros.
     pub fn as_number(&self) -> Option<u64> {
         match self.0 {
             Kind::Number(number) => Some(number),

@@ -29,7 +29,7 @@ pub(crate) fn default_client(
     builder.build().map_err(|error| Error::Config(format!("the HTTP client cannot be built: {error}")))
 }
 
-/// Whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
+/// Returns whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
@@ -40,19 +40,19 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A builder with the settings of this crate's own HTTP client: TLS by the features, no redirects.
+/// Returns a builder with the settings of this crate's own HTTP client: TLS as selected by the features, no
+/// redirects.
 ///
-/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured;
-/// certificates that you add to the builder are ignored: use
-/// [`http_client_builder_trusting`] for those.
+/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured, so
+/// certificates that you add to the builder are ignored; use [`http_client_builder_trusting`] to add certificates.
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     tls::platform(plain_builder())
 }
 
-/// As [`http_client_builder`], and also trusts the certificates in this PEM text, such as a private authority.
+/// Like [`http_client_builder`], and also trusts the certificates in this PEM text, such as a private authority.
 ///
 /// # Errors
-/// [`Error::Config`] if the text has no certificate or an invalid one.
+/// [`Error::Config`] if the text contains no certificate or an invalid one.
 pub fn http_client_builder_trusting(pem: &[u8]) -> Result<reqwest::ClientBuilder, Error> {
     tls::trusting(plain_builder(), pem)
 }
@@ -109,7 +109,7 @@ mod tls {
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
         let roots: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
         if roots.is_empty() {
-            return Err(invalid("the text has none"));
+            return Err(invalid("the text contains no certificate"));
         }
         // The verifier ignores invalid certificates; here they are an error.
         let mut store = RootCertStore::empty();
@@ -154,7 +154,7 @@ mod tls {
     pub(super) fn trusting(builder: ClientBuilder, pem: &[u8]) -> Result<ClientBuilder, Error> {
         let roots = Certificate::from_pem_bundle(pem).map_err(invalid)?;
         if roots.is_empty() {
-            return Err(invalid("the text has none"));
+            return Err(invalid("the text contains no certificate"));
         }
         Ok(builder.tls_certs_merge(roots))
     }

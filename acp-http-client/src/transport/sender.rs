@@ -28,7 +28,7 @@ impl<S: HttpSender + ?Sized> HttpSender for Arc<S> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum HttpSendError {
-    /// No byte reached the server.
+    /// Nothing reached the server.
     NotSent(Arc<dyn StdError + Send + Sync>),
     /// The request may have reached the server.
     Lost(Arc<dyn StdError + Send + Sync>),

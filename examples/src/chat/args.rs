@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use mock_server::ProcessAgent;
 
-/// What happens when the agent asks for a permission.
+/// How permission requests of the agent are decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// The user is asked.
+    /// The user decides.
     #[default]
     Ask,
     /// Everything is allowed.
     Allow,
-    /// Changes of files are allowed, and the user is asked about the rest.
+    /// Changes of files are allowed, and the user decides about the rest.
     Edits,
     /// Everything is refused.
     Deny,

@@ -1,4 +1,4 @@
-//! What the agent waits for the user to answer.
+//! Requests of the agent that wait for the user.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::form::{Filled, Form};
 use super::line::{Line, Style};
 use super::wish;
 
-/// How long a request is on the screen before a key can answer it: no user reads faster.
+/// How long a request must be visible before a key can answer it. It prevents accidental answers.
 const GLANCE: Duration = Duration::from_millis(400);
 
-/// The requests of the agent, one after the other.
+/// The requests of the agent, in order.
 ///
-/// A request that comes while the user is writing does not take the keys: a letter that was meant for the text, or for
-/// the request before, must not allow anything.
+/// A request that arrives while the user is typing does not receive keys: a letter that was meant for the text, or
+/// for the previous request, must not allow anything.
 #[derive(Default)]
 pub(super) struct Asks {
     waiting: VecDeque<Ask>,
     focused: bool,
-    /// Since when the first one is on the screen.
+    /// When the first request became visible.
     seen: Option<Instant>,
     editor: Editor,
 }
@@ -33,13 +33,13 @@ enum Ask {
     Question(Form),
 }
 
-/// What became of a key.
+/// The effect of a key.
 pub(super) enum Pressed {
-    /// It was not meant for a request.
+    /// The key was not meant for a request.
     NotMine,
-    /// It was taken, and there is nothing to say about it.
+    /// The key was used, and there is nothing to show.
     Taken,
-    /// The request is answered, or void.
+    /// The request was answered or is no longer open.
     Settled(Line),
 }
 
@@ -60,7 +60,7 @@ impl Asks {
         self.waiting.push_back(ask);
     }
 
-    /// Whether keys are answers.
+    /// Whether keys answer the first request.
     fn is_open(&self) -> bool {
         self.focused && self.seen.is_some_and(|seen| seen.elapsed() >= GLANCE)
     }
@@ -69,11 +69,11 @@ impl Asks {
         self.waiting.is_empty()
     }
 
-    /// The turn has ended: its requests need no response.
+    /// Cancels all requests, because the turn has ended.
     pub(super) fn cancel(&mut self) {
         for ask in self.waiting.drain(..) {
             if let Ask::Permission(request) = ask {
-                // It may have been taken back already.
+                // The agent may have cancelled the request already.
                 let _ = request.cancel();
             }
         }
@@ -95,7 +95,7 @@ impl Asks {
         lines
     }
 
-    /// The line in which a question is answered, and the column of the cursor, if it is being answered.
+    /// The line with the answer to a question and the column of its cursor, if a question is being answered.
     pub(super) fn input(&self, width: usize) -> Option<(Line, usize)> {
         match self.waiting.front() {
             Some(Ask::Question(_)) if self.is_open() => Some(self.editor.view("answer › ", width)),
@@ -119,7 +119,7 @@ impl Asks {
             return if self.focused { Pressed::Taken } else { Pressed::NotMine };
         }
         if !open {
-            // The key cannot be meant for what has just come.
+            // The user pressed the key before seeing this request.
             self.focused = !matches!(key.code, KeyCode::Char(_));
             return if self.focused { Pressed::Taken } else { Pressed::NotMine };
         }

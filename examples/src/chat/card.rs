@@ -1,4 +1,4 @@
-//! Things that take several lines: a crash, a tool's result, a plan, an error.
+//! Output of several lines: a crash, the result of a tool, a plan, an error.
 
 use std::error::Error as StdError;
 
@@ -9,18 +9,18 @@ use serde_json::Value;
 use super::diff::diff_lines;
 use super::line::{Line, Style};
 
-/// How many lines of what a tool brought are shown.
+/// How many lines of a tool's output are shown.
 const TOOL_LINES: usize = 12;
-/// How many lines of a change are shown.
+/// How many lines of a diff are shown.
 const DIFF_LINES: usize = 40;
 /// How many of the last lines of standard error are shown.
 const STDERR_LINES: usize = 12;
-/// How many lines of what a tool was given are shown.
+/// How many lines of a tool's input are shown.
 const INPUT_LINES: usize = 4;
-/// How many characters of what a tool was given are shown.
+/// How many characters of a tool's input are shown.
 const INPUT_CHARS: usize = 240;
 
-/// The agent died.
+/// Shows how the agent ended.
 pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
     let bar = |line: Line| line.behind(Style::Bad, "┃ ");
     let title = if end.is_crash() { "The agent died" } else { "The agent has ended" };
@@ -36,7 +36,7 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
     }
     let mut lines =
         vec![bar(Line::new(Style::Bold, title).with(Style::Bad, &format!("  {}", how.join(", "))))];
-    // The message of some servers is nothing but the exit status once more.
+    // The message of some servers only repeats the exit status.
     let known = end.exit_code.is_some() || end.signal.is_some();
     if let Some(message) = end.message.as_ref().filter(|text| !known || !text.contains("unix_wait_status(")) {
         lines.push(bar(Line::new(Style::Dim, message)));
@@ -55,7 +55,7 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
     lines
 }
 
-/// Something failed: what, and why.
+/// Shows an error and its causes.
 pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
     let mut lines = vec![Line::new(Style::Bad, "✗ ").with(Style::Normal, &format!("{what}: {error}"))];
     let mut cause = error.source();
@@ -77,7 +77,7 @@ pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
     lines
 }
 
-/// A finished tool call, and its result.
+/// Shows a finished tool call and its result.
 pub(super) fn tool(call: &ToolCall) -> Vec<Line> {
     let (sign, style) = match &call.status {
         Some(ToolStatus::Completed) => ("✔ ", Style::Good),
@@ -95,12 +95,12 @@ pub(super) fn tool(call: &ToolCall) -> Vec<Line> {
     lines
 }
 
-/// What to call a tool call.
+/// Returns the title of a tool call.
 pub(super) fn tool_title(call: &ToolCall) -> &str {
     call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or(&call.id)
 }
 
-/// What a tool call brought, or wants to do.
+/// Shows the content of a tool call: its output, or the changes that it makes.
 pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for (index, piece) in call.content.iter().enumerate() {
@@ -127,7 +127,7 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
 }
 
-/// What a tool was given, in a line or two. Where it brings a change of a file, the change says it all.
+/// Shows the input of a tool in a few lines. Omitted if the tool changes a file, because the diff is shown.
 pub(super) fn input(call: &ToolCall) -> Vec<Line> {
     let changes = call.content.iter().any(|content| matches!(content, Content::Diff { .. }));
     let mut lines = match &call.input {
@@ -144,11 +144,11 @@ pub(super) fn input(call: &ToolCall) -> Vec<Line> {
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
 }
 
-/// The input of a tool as text: its command, or each member on a line.
+/// Formats the input of a tool: its command, or each field on a line.
 fn given(input: &Value) -> Vec<Line> {
     let command = match input.get("command").or_else(|| input.get("cmd")) {
         Some(Value::String(command)) => Some(command.clone()),
-        // Some agents give the words of a command.
+        // Some agents send the command as a list of words.
         Some(Value::Array(words)) => {
             let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
             words.and_then(|words| words.last().map(|_| words.join(" ")))
@@ -167,7 +167,7 @@ fn given(input: &Value) -> Vec<Line> {
     members.take(INPUT_LINES).map(|line| Line::new(Style::Dim, &clipped(&line))).collect()
 }
 
-/// The last lines of a text: what matters of a tool's output stands at its end.
+/// Returns the last lines of a text, because the end of a tool's output matters most.
 fn shortened(text: &str, limit: usize) -> Vec<Line> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -179,7 +179,7 @@ fn shortened(text: &str, limit: usize) -> Vec<Line> {
     if skipped > 0 {
         lines.push(Line::new(Style::Dim, &format!("… {skipped} lines before")));
     }
-    // A line may be a whole minified file; only so much of it is of use to anybody.
+    // A line may be a whole minified file, so it is truncated.
     lines.extend(text.lines().skip(skipped).map(|line| Line::new(Style::Dim, &clipped(line))));
     lines
 }
@@ -191,7 +191,7 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// A plan, with how far each step is.
+/// Shows a plan with the status of each step.
 pub(super) fn plan(entries: &[PlanEntry]) -> Vec<Line> {
     let lines = entries.iter().map(|entry| match entry.status.as_deref() {
         Some("completed") => Line::new(Style::Good, "  ✔ ").with(Style::Dim, &entry.content),

@@ -4,7 +4,7 @@ use sandbox_agent_sdk::session::SessionSnapshot;
 
 use super::line::{Line, Style};
 
-/// Values to choose from, and the one in force.
+/// Values to choose from, and the current one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Choices {
     current: Option<String>,
@@ -28,14 +28,14 @@ impl Choices {
         self.values.is_empty()
     }
 
-    /// The name of the value in force.
+    /// Returns the name of the current value.
     pub(super) fn current_name(&self) -> Option<&str> {
         let current = self.current.as_deref()?;
         let known = self.values.iter().find(|(id, _)| id == current);
         Some(known.map_or(current, |(_, name)| name))
     }
 
-    /// The id that the user means by a number, an id or a name; what is not known is for the agent to judge.
+    /// Returns the id for a number, an id or a name. Unknown input is returned unchanged: the agent checks it.
     pub(super) fn pick(&self, wanted: &str) -> String {
         let named = |(id, name): &&(String, String)| id == wanted || name.eq_ignore_ascii_case(wanted);
         let numbered = || self.values.get(wanted.parse::<usize>().ok()?.checked_sub(1)?);

@@ -1,38 +1,38 @@
-//! What a line of the user means.
+//! Parses the user's lines.
 
-/// A line of the user.
+/// A line that the user entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Nothing was written.
+    /// An empty line.
     Nothing,
     /// A prompt for the agent.
     Prompt(String),
-    /// Tell what can be done here.
+    /// Shows the help.
     Help,
-    /// Leave.
+    /// Ends the chat.
     Quit,
-    /// Start a new session.
+    /// Starts a new session.
     New,
-    /// Take up another session, or list them.
+    /// Resumes another session, or lists the sessions.
     Resume(Option<String>),
-    /// Set the mode, or list them.
+    /// Sets the mode, or lists the modes.
     Mode(Option<String>),
-    /// Set the model, or list them.
+    /// Sets the model, or lists the models.
     Model(Option<String>),
-    /// List a directory, or show a file.
+    /// Lists a directory, or shows a file.
     Files(Option<String>),
-    /// Restart the agent.
+    /// Restarts the agent.
     Restart,
-    /// A command that is not known here, with its name; the agent may know it.
+    /// A command that the chat does not know. The agent may know it.
     Other {
-        /// Its name.
+        /// The name of the command.
         name: String,
         /// The whole line.
         line: String,
     },
 }
 
-/// What the commands are, for the help.
+/// The commands, for the help.
 pub(super) const COMMANDS: [(&str, &str); 8] = [
     ("/resume [N or ID]", "continue another session, or list them"),
     ("/new", "start a new session"),

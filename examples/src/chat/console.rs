@@ -39,20 +39,20 @@ pub(super) struct Console {
     turn: Option<Turn>,
     cancelling: Option<BoxFuture<'static, Result<(), Error>>>,
     errand: Option<Errand>,
-    /// What waits for the agent to be done.
+    /// Lines to send when the agent has finished its turn.
     queue: VecDeque<String>,
-    /// What is sent as soon as the agent runs again.
+    /// The line to send when the agent has been restarted.
     resend: Option<String>,
-    /// Whether the next Ctrl-C leaves.
+    /// Whether the next Ctrl-C ends the chat.
     armed: bool,
-    /// Something the user should know for the moment.
+    /// A temporary notice for the user.
     notice: Option<Line>,
     busy_since: Instant,
     ticks: usize,
     leave: Option<Exit>,
 }
 
-/// What can happen.
+/// An event of the main loop.
 enum Happened {
     Input(Option<io::Result<Input>>),
     Event(Option<Event>),
@@ -151,7 +151,7 @@ async fn next_event(events: &mut Option<Events>) -> Option<Event> {
     }
 }
 
-/// Waits for the end of the turn. Its reports come as events too, in order with all else.
+/// Waits for the end of the turn. Its updates also arrive as events, in order with other events.
 async fn end_of(turn: &mut Option<Turn>) -> Result<TurnOutcome, Error> {
     let Some(turn) = turn else { return std::future::pending().await };
     while turn.next().await.is_some() {}

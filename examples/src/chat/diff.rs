@@ -1,4 +1,4 @@
-//! What a tool changes in a file.
+//! Shows the changes of a file.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::line::{Line, Style};
 
 /// Larger texts are not compared; only their lines are counted.
 const COMPARED_BYTES: usize = 1 << 20;
-/// How long a comparison may take before it settles for a coarser result.
+/// How long a comparison may take before it returns a coarser result.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Shows the change of a file in `limit` lines at most, and its title.
+/// Shows the changes of a file in at most `limit` lines, with a title.
 pub(super) fn diff_lines(path: &str, old: &str, new: &str, limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     if old.len() + new.len() > COMPARED_BYTES {

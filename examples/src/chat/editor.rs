@@ -1,32 +1,32 @@
-//! The line the user writes.
+//! The input line of the user.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::line::{Line, Style};
 
-/// How many lines are remembered.
+/// How many lines the history has.
 const HISTORY: usize = 200;
 
-/// A line editor with a history. A pasted line end stays in the text and is shown as a sign.
+/// A line editor with a history. A pasted line break stays in the text and is shown as a symbol.
 #[derive(Debug, Default)]
 pub(super) struct Editor {
     text: Vec<char>,
-    /// Before which character the cursor stands.
+    /// The index of the character after the cursor.
     cursor: usize,
     history: Vec<String>,
-    /// Which line of the history is shown, and what was being written before.
+    /// The index of the shown history line, and the text that was being edited before.
     recalled: Option<(usize, Vec<char>)>,
 }
 
-/// What became of a key.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Edited {
-    /// It changed something, or nothing.
+    /// The line is still being edited.
     Here,
     /// The line is finished.
     Line(String),
-    /// The user is done: Ctrl-D on an empty line.
+    /// The user ended the input with Ctrl-D on an empty line.
     End,
 }
 
@@ -88,7 +88,7 @@ impl Editor {
         Edited::Line(text)
     }
 
-    /// Where the character before the cursor begins, with the marks that are put on it.
+    /// Returns where the character before the cursor starts, including its combining marks.
     fn cluster_before(&self) -> usize {
         let mut at = self.cursor;
         while at > 0 {
@@ -156,7 +156,7 @@ impl Editor {
         self.text = text;
     }
 
-    /// The part of the line around the cursor that fits, and the column of the cursor.
+    /// Returns the part of the line around the cursor that fits, and the column of the cursor.
     pub(super) fn view(&self, prompt: &str, width: usize) -> (Line, usize) {
         let room = width.saturating_sub(prompt.width() + 1).max(1);
         let shown: Vec<char> = self.text.iter().map(|c| if *c == '\n' { '⏎' } else { *c }).collect();

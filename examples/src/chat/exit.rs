@@ -1,25 +1,25 @@
-//! With which code the program ends.
+//! The exit codes of the program.
 
 use std::process::ExitCode;
 
 /// Why the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// The user, or the input, has come to an end.
+    /// The user ended the chat, or the input ended.
     Done,
     /// A turn failed, or ended before the agent was done.
     TurnFailed,
-    /// The options cannot be used.
+    /// The options are invalid.
     Usage,
-    /// The server or the agent could not be reached, or the session not started.
+    /// The server or the agent is unreachable, or the session could not be started.
     NotStarted,
-    /// The agent died.
+    /// The agent exited.
     AgentDied,
     /// The terminal is gone.
     HungUp,
-    /// The user left by Ctrl-C.
+    /// The user ended the chat with Ctrl-C.
     Interrupted,
-    /// The program was asked to end.
+    /// The program received SIGTERM.
     Terminated,
 }
 

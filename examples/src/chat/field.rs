@@ -1,10 +1,10 @@
-//! One thing that a question wants to know.
+//! One field of a question.
 
 use serde_json::{Value, json};
 
 use super::line::{Line, Style};
 
-/// One thing that a question wants to know, read from its JSON schema.
+/// One field of a question, parsed from its JSON schema.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Field {
     pub(super) name: String,
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Field {
-    /// The fields of an object's schema, in its order.
+    /// Returns the fields of an object's schema, in order.
     pub(super) fn all(schema: &Value) -> Vec<Self> {
         let required =
             schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -47,7 +47,7 @@ impl Field {
         fields.collect()
     }
 
-    /// A question without a schema: free text, or one of some options.
+    /// Creates the field of a question without a schema: free text, or a choice of options.
     pub(super) fn free(options: &[(String, String)]) -> Self {
         let kind = match options {
             [] => Kind::Text,
@@ -57,7 +57,7 @@ impl Field {
         Self { title: name.clone(), name, about: None, kind, required: true, default: None }
     }
 
-    /// What to show above the line in which it is answered.
+    /// Returns the lines to show above the input line.
     pub(super) fn lines(&self) -> Vec<Line> {
         let mut title = Line::new(Style::Bold, &format!("  {}", self.title));
         if let Some(about) = &self.about {
@@ -92,7 +92,7 @@ impl Field {
         }
     }
 
-    /// Reads an answer: a value, nothing at all, or what is wrong with it.
+    /// Parses an answer: a value, no value, or an error message.
     pub(super) fn read(&self, text: &str) -> Result<Option<Value>, String> {
         let text = text.trim();
         if text.is_empty() {
@@ -138,7 +138,7 @@ impl Kind {
     }
 }
 
-/// The values that a schema allows: a plain list, or one with titles.
+/// Returns the values that a schema allows: a plain list, or one with titles.
 fn choices(schema: &Value) -> Vec<(Value, String)> {
     let list = |member: &str| schema.get(member).and_then(Value::as_array);
     let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -158,7 +158,7 @@ fn choices(schema: &Value) -> Vec<(Value, String)> {
     choices.collect()
 }
 
-/// A choice by its number, its name or its value.
+/// Finds a choice by its number, its name or its value.
 fn choice(choices: &[(Value, String)], text: &str) -> Result<Value, String> {
     let by_name = choices.iter().find(|(value, name)| name.eq_ignore_ascii_case(text) || value == text);
     let by_number = || choices.get(text.parse::<usize>().ok()?.checked_sub(1)?);

@@ -10,7 +10,7 @@ const SHOWN: usize = 40;
 /// How much of a file is read.
 const READ: usize = 64 * 1024;
 
-/// The path that the user means.
+/// Resolves a path that the user entered.
 pub(super) fn path_in(directory: &str, path: Option<&str>) -> String {
     match path {
         None => directory.to_owned(),
@@ -19,7 +19,7 @@ pub(super) fn path_in(directory: &str, path: Option<&str>) -> String {
     }
 }
 
-/// A directory as a list, or the beginning of a file.
+/// Lists a directory, or shows the beginning of a file.
 pub(super) async fn show(client: &SandboxAgentClient, path: &str) -> Result<Vec<Line>, Error> {
     let files = client.files();
     if files.stat(path).await?.is_directory() {

@@ -1,4 +1,4 @@
-//! A question of the agent, put to the user field by field.
+//! Asks the user a question of the agent, field by field.
 
 use sandbox_agent_sdk::requests::{QuestionRequest, ReplyError};
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::field::Field;
 use super::line::{Line, Style};
 
-/// A question on its way to an answer.
+/// A question that is being answered.
 #[derive(Debug)]
 pub(super) struct Form {
     request: QuestionRequest,
@@ -16,14 +16,14 @@ pub(super) struct Form {
     complaint: Option<String>,
 }
 
-/// What became of a line that the user gave as an answer.
+/// The result of a line that the user entered as an answer.
 #[derive(Debug)]
 pub(super) enum Filled {
-    /// There is more to answer.
+    /// There are more fields to answer.
     More,
     /// Every field is answered, and the response is sent.
     Done(Line),
-    /// The agent does not want to know any more.
+    /// The agent no longer waits for an answer.
     Stale(ReplyError),
 }
 
@@ -36,12 +36,12 @@ impl Form {
         Self { request, fields, answers: Map::new(), at: 0, complaint: None }
     }
 
-    /// The text of the question.
+    /// Returns the text of the question.
     pub(super) fn title(&self) -> &str {
         self.request.message().unwrap_or("The agent asks you something")
     }
 
-    /// The question as a card; with the field to answer, if keys do.
+    /// Shows the question, with the current field if `open` is true.
     pub(super) fn card(&self, open: bool) -> Vec<Line> {
         let mut lines = Line::all(Style::Bold, self.title());
         if let Some(first) = lines.first_mut() {
@@ -64,7 +64,7 @@ impl Form {
         lines
     }
 
-    /// Takes a line as the answer to the present field.
+    /// Uses a line as the answer to the current field.
     pub(super) fn fill(&mut self, text: &str) -> Filled {
         if let Some(field) = self.fields.get(self.at) {
             match field.read(text) {
@@ -115,7 +115,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The options of a question without a schema: pairs of id and label, or objects.
+/// Returns the options of a question without a schema: pairs of id and label, or objects.
 fn options(raw: &Value) -> Vec<(String, String)> {
     let options = raw.get("options").and_then(Value::as_array).into_iter().flatten();
     let read = options.filter_map(|option| {

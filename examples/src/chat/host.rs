@@ -1,4 +1,4 @@
-//! The server that is talked to: one elsewhere, or one inside this program.
+//! Connects to the server: an external one, or one inside this program.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,29 +12,29 @@ use super::showcase::showcase;
 use super::wish;
 use crate::agents::KnownAgent;
 
-/// A turn of a real agent may take as long as it likes.
+/// The request timeout of the embedded server. A turn of a real agent may take long.
 const TURN: Duration = Duration::from_secs(24 * 60 * 60);
-/// The agent that shows what this chat can do.
+/// The name of the demonstration agent.
 const SHOWCASE: &str = "showcase";
 /// The size of the embedded server's replay buffer.
 const RING: usize = 16_384;
 
-/// A client and the server it talks to.
+/// A client and its server.
 pub(super) struct Host {
     pub(super) client: SandboxAgentClient,
     /// The directory in which sessions are started.
     pub(super) directory: String,
-    /// What to call the agent until it has introduced itself.
+    /// The name of the agent until it has reported its own.
     pub(super) agent: String,
-    /// For an agent that runs as a process here: a client with a separate agent process, which lists the agent's
-    /// sessions. The server's list has those of this chat only, and no titles.
+    /// A client with a separate agent process that lists the agent's sessions, if the agent runs as a process here.
+    /// The server's list contains only the sessions of this chat, without titles.
     pub(super) lister: Option<SandboxAgentClient>,
-    /// Dropped with this value.
+    /// The embedded server, which stops when it is dropped.
     _embedded: Option<MockServer>,
 }
 
 impl Host {
-    /// Finds the server or starts one. The error is a message for the user.
+    /// Connects to the server or starts one. The error is a message for the user.
     pub(super) async fn find(args: &Args) -> Result<Self, String> {
         let policy = args.policy;
         let url = env::var("SANDBOX_AGENT_URL").ok().filter(|url| !url.is_empty());
@@ -106,8 +106,7 @@ impl Host {
     }
 }
 
-/// The agent that is run as a process, with what to call it until it has introduced itself; `None` for the
-/// demonstration.
+/// Returns the agent to run as a process, with its name until it has reported its own; `None` for the demonstration.
 fn command(args: &Args) -> Result<Option<(String, ProcessAgent)>, String> {
     if let Some(command) = &args.agent_command {
         let program = PathBuf::from(command.program());
@@ -123,15 +122,15 @@ fn command(args: &Args) -> Result<Option<(String, ProcessAgent)>, String> {
     }
 }
 
-/// Some files to look at with `/files`.
+/// Writes some files to look at with `/files`.
 async fn furnish(client: &SandboxAgentClient) -> Result<(), Error> {
     let files = client.files();
     files.write("/README.md", "# A sandbox\n\nNothing here is real.\n").await?;
     files.write("/src/greeting.rs", "fn greet() {\n    println!(\"Hello\");\n}\n").await.map(drop)
 }
 
-/// Any process of this machine can reach the port, and the server runs commands and serves files: only this program
-/// may use it.
+/// Creates a token for the embedded server. Any process of this machine can connect to its port, and the server runs
+/// commands and serves files, so only this program may use it.
 fn random_token() -> Result<String, String> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;

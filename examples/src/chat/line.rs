@@ -1,39 +1,39 @@
-//! Lines with styles: the only thing that is ever put on a screen.
+//! Lines with styles. Nothing else is written to the screen.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::plain::Plain;
 
-/// What a piece of a line looks like.
+/// The style of a piece of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Style {
-    /// As the terminal has it.
+    /// The default style of the terminal.
     #[default]
     Normal,
-    /// Thoughts, hints and details.
+    /// For thoughts, hints and details.
     Dim,
-    /// Titles.
+    /// For titles.
     Bold,
-    /// What the user wrote.
+    /// For text of the user.
     User,
-    /// Names of things.
+    /// For names.
     Accent,
-    /// Done, added, allowed.
+    /// For results that are done, added or allowed.
     Good,
-    /// Failed, removed, refused.
+    /// For results that are failed, removed or refused.
     Bad,
-    /// Needs attention.
+    /// For things that need attention.
     Warn,
 }
 
-/// Which styles the terminal gets to see.
+/// Which styles are sent to the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Paint {
-    /// Not a single escape sequence.
+    /// No escape sequences.
     Never,
-    /// Bold and dim, but no colours, as `NO_COLOR` asks for.
+    /// Bold and dim, but no colours, as `NO_COLOR` requires.
     Colourless,
-    /// Everything.
+    /// All styles.
     Full,
 }
 
@@ -57,10 +57,10 @@ impl Style {
     }
 }
 
-/// One line of text without control characters, in pieces of one style each.
+/// One line of text without control characters, as pieces of one style each.
 ///
-/// Text can get into it only through [`Plain`], so nothing that an agent, a server or a file says can reach the
-/// terminal as an escape sequence.
+/// Text passes through [`Plain`] first, so nothing from an agent, a server or a file can reach the terminal as an
+/// escape sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Line {
     spans: Vec<(Style, String)>,
@@ -79,7 +79,7 @@ impl Line {
         self
     }
 
-    /// The lines of a text, in one style.
+    /// Splits a text into lines of one style.
     pub(super) fn all(style: Style, text: &str) -> Vec<Self> {
         Plain::of(text).trim_end_matches('\n').split('\n').map(|line| Self::new(style, line)).collect()
     }
@@ -92,14 +92,14 @@ impl Line {
         self.spans.iter().map(|(_, text)| text.as_str()).collect()
     }
 
-    /// The same with something in front of it.
+    /// Returns the line with a prefix.
     pub(super) fn behind(self, style: Style, text: &str) -> Self {
         let mut line = Self::new(style, text);
         line.spans.extend(self.spans);
         line
     }
 
-    /// Its beginning, with a sign where something was cut off.
+    /// Returns the beginning of the line, with a symbol if something was cut off.
     pub(super) fn clipped(&self, width: usize) -> Self {
         if self.width() <= width {
             return self.clone();
@@ -111,7 +111,7 @@ impl Line {
         rows.swap_remove(0).with(Style::Dim, "…")
     }
 
-    /// The rows it takes on a screen of this width.
+    /// Splits the line into rows for a screen of this width.
     pub(super) fn wrapped(&self, width: usize) -> Vec<Self> {
         let mut rows = self.rows(width, Break::AtWords);
         if rows.len() > 1 {
@@ -120,8 +120,8 @@ impl Line {
         rows
     }
 
-    /// As [`wrapped`](Self::wrapped), for a line to which more will be added: the last row is the one that continues,
-    /// and is empty if the one before it ended with a space.
+    /// Like [`wrapped`](Self::wrapped), for a line that will continue. The last row is the one that continues; it is
+    /// empty if the row before it ends with a space.
     pub(super) fn wrapped_so_far(&self, width: usize) -> Vec<Self> {
         self.rows(width, Break::AtWords)
     }
@@ -137,7 +137,7 @@ impl Line {
         rows.rows
     }
 
-    /// What is written to a terminal.
+    /// Returns the text to write to a terminal.
     pub(super) fn painted(&self, paint: Paint) -> String {
         let mut out = String::new();
         for (style, text) in &self.spans {
@@ -157,13 +157,13 @@ enum Break {
     Anywhere,
 }
 
-/// A line on its way into rows.
+/// A line that is being split into rows.
 struct Rows {
     width: usize,
     rows: Vec<Line>,
     row: Vec<(Style, char)>,
     used: usize,
-    /// Where the last space of the row is.
+    /// The position of the last space in the row.
     space: Option<usize>,
 }
 
@@ -172,7 +172,7 @@ impl Rows {
         let width = character.width().unwrap_or(0);
         if self.used + width > self.width && !self.row.is_empty() {
             match self.space.filter(|_| breaks == Break::AtWords) {
-                // The space that the row breaks at is not seen.
+                // The space at which the row breaks is not shown.
                 _ if character == ' ' && breaks == Break::AtWords => {
                     self.end_row();
                     return;

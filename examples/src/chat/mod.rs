@@ -5,10 +5,10 @@
 //! host, showcase            the server, and the agent of the embedded one
 //! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
 //! console, pipe             the two loops: with a terminal, and without
-//! view, card, diff          what is seen of a turn
-//! ask, wish, form, field    what the agent asks, and the user's answers
+//! view, card, diff          how a turn is shown
+//! ask, wish, form, field    requests of the agent, and the user's answers
 //! screen, editor            the terminal: drawing and writing
-//! line, plain               styled lines, into which nothing but plain text gets
+//! line, plain               styled lines, which contain only plain text
 //! ```
 
 mod args;

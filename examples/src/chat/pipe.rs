@@ -18,15 +18,15 @@ use super::talk::{Errand, Talk};
 use super::view::View;
 use super::wish;
 
-/// Nothing is wrapped.
+/// Output to a pipe is not wrapped.
 const WIDTH: usize = usize::MAX;
 
-/// The chat without a terminal. What the agent says goes to standard output, everything else to standard error.
+/// The chat without a terminal. The agent's messages go to standard output, everything else to standard error.
 pub(super) struct Pipe {
     talk: Talk,
     signals: Signals,
     events: Option<Events>,
-    /// What is not said aloud.
+    /// The output that goes to standard error.
     view: View,
     plain: Plain,
     /// Whether a line of the agent's text is unfinished.
@@ -76,7 +76,7 @@ impl Pipe {
         }
     }
 
-    /// Does what a line asks for; a reason to end, or what went wrong.
+    /// Executes a line. Returns a reason to end the chat, if there is one.
     async fn line(&mut self, line: &str) -> io::Result<Option<Exit>> {
         let command = Command::parse(line);
         if command != Command::Nothing {
@@ -133,12 +133,13 @@ impl Pipe {
         let mut cancelled = false;
         let outcome = loop {
             tokio::select! {
-                // What is said before the end of the turn is written before it.
+                // Events before the end of the turn are written first.
                 biased;
                 exit = self.signals.next() => match self.talk.cancel() {
                     Some(cancel) if exit == Exit::Interrupted && !cancelled => {
                         cancelled = true;
-                        // Its outcome says whether it worked; a second signal does not wait for it.
+                        // The outcome of the turn shows whether the cancel worked. A second signal does not wait for
+                        // it.
                         tokio::spawn(cancel);
                     }
                     _ => return Ok(Some(exit)),
@@ -187,7 +188,7 @@ impl Pipe {
             }
             Event::Question(request) => {
                 let message = request.message().unwrap_or("a question").to_owned();
-                // It may have been taken back already.
+                // The agent may have cancelled the question already.
                 let _ = request.decline();
                 self.tell([Line::new(Style::Normal, &format!("✗ {message}  the input is not a terminal"))])
             }
@@ -219,7 +220,7 @@ impl Pipe {
         if settled.is_empty() { Ok(()) } else { self.tell(settled) }
     }
 
-    /// Writes lines to standard error, after whatever the agent has said.
+    /// Writes lines to standard error, after the agent's current output.
     fn tell(&mut self, lines: impl IntoIterator<Item = Line>) -> io::Result<()> {
         if std::mem::take(&mut self.open_line) {
             writeln!(io::stdout())?;
@@ -247,7 +248,7 @@ async fn end_of(turn: &mut Turn) -> Result<TurnOutcome, Error> {
     turn.outcome().await
 }
 
-/// The next line, of any bytes; `None` at the end of the input.
+/// Returns the next line, which may contain any bytes; `None` at the end of the input.
 async fn read_line(input: &mut BufReader<Stdin>) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     if input.read_until(b'\n', &mut line).await? == 0 {

@@ -1,13 +1,13 @@
 //! Text from an agent, made safe for a terminal.
 
-/// Longer strings inside an escape sequence are taken for text that follows a broken one.
+/// The maximum length of a string inside an escape sequence. A longer one is treated as text after a broken sequence.
 const LONGEST_STRING: usize = 4096;
 
-/// Takes escape sequences and control characters out of a text that comes in pieces.
+/// Removes escape sequences and control characters from text that arrives in chunks.
 ///
-/// Whatever an agent prints ends up in the user's terminal, where an escape sequence can do far more than colour: set
-/// the title, write the clipboard, hide text, answer for the user. Of the control characters only the line end is
-/// left; a tab becomes spaces. A sequence may be cut anywhere between two pieces.
+/// Text of an agent is printed to the user's terminal, where an escape sequence can do more than change colours: set
+/// the title, write the clipboard, hide text, or answer for the user. The only control character that remains is the
+/// line feed; a tab becomes spaces. A sequence may be split across chunks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plain {
     state: State,
@@ -20,39 +20,39 @@ enum State {
     Text,
     /// After the escape character.
     Escape,
-    /// After the escape character and something that announces one more character.
+    /// After the escape character and a character that announces another one.
     Intermediate,
-    /// Among the parameters of a control sequence.
+    /// In the parameters of a control sequence.
     Control,
-    /// Inside a string that ends with a bell or a string terminator, after so many characters.
+    /// In a string that ends with a bell or a string terminator, after this many characters.
     String(usize),
-    /// After an escape character inside such a string.
+    /// After an escape character in such a string.
     StringEscape,
 }
 
 impl Plain {
-    /// Adds what is left of `text` to `out`.
+    /// Appends the plain part of `text` to `out`.
     pub(super) fn push(&mut self, text: &str, out: &mut String) {
         for character in text.chars() {
             self.take(character, out);
         }
     }
 
-    /// What is left of one whole text.
+    /// Returns the plain part of a complete text.
     pub(super) fn of(text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         Self::default().push(text, &mut out);
         out
     }
 
-    /// What is left of a text that has to fit on one line.
+    /// Returns the plain part of a text as a single line.
     pub(super) fn line(text: &str) -> String {
         Self::of(text).replace('\n', " ")
     }
 
     fn take(&mut self, character: char, out: &mut String) {
         self.state = match (self.state, character) {
-            // No sequence continues over the end of a line, so that a broken one hides no more than that.
+            // A sequence ends at the end of a line at the latest, so a broken one hides at most one line.
             (State::Text, _) | (_, '\n' | '\r') => self.text(character, out),
             (State::String(_), '\u{7}' | '\u{9c}') => State::Text,
             (State::String(_), '\u{1b}') => State::StringEscape,
@@ -78,12 +78,12 @@ impl Plain {
             '\u{1b}' => return State::Escape,
             '\u{9b}' => return State::Control,
             '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => return State::String(0),
-            // Separators that some terminals break lines at, and others do not show.
+            // Some terminals break lines at these separators, and others do not show them.
             '\u{2028}' | '\u{2029}' => out.push(' '),
             control if control.is_control() => {}
-            // Overrides of the writing direction can make a line read as something else.
+            // Overrides of the writing direction can disguise text.
             '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
-            // Tags are invisible.
+            // Tag characters are invisible.
             '\u{e0000}'..='\u{e007f}' => {}
             shown => out.push(shown),
         }

@@ -1,4 +1,4 @@
-//! The program as a whole.
+//! Runs the program.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -36,14 +36,14 @@ pub async fn run() -> ExitCode {
         None => Pipe::run(&args, &host).await,
     };
     let exit = outcome.unwrap_or_else(|error| {
-        // The output is gone, and perhaps this too.
+        // The output is closed, and standard error may be closed too.
         let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chat: {error}\n"));
         Exit::HungUp
     });
     exit.into()
 }
 
-/// How to paint, if there is a terminal on both sides that understands more than text.
+/// Returns the styles to use, or `None` without a terminal for input and output.
 fn paint() -> Option<Paint> {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");

@@ -1,4 +1,4 @@
-//! The terminal: settled lines that scroll away, and below them a few that are redrawn.
+//! The terminal: finished lines that scroll away, and some lines below them that are redrawn.
 
 use std::io::{self, Write};
 use std::sync::Once;
@@ -12,32 +12,32 @@ use crossterm::{Command, execute};
 
 use super::line::{Line, Paint};
 
-/// A screen narrower than this is treated as if it were so wide.
+/// The minimum width. Narrower screens are treated as if they had this width.
 const NARROWEST: usize = 10;
 
-/// The code with which a program ends that panics.
+/// The exit code after a panic.
 const PANICKED: i32 = 101;
 
-/// The terminal in raw mode. Dropping it gives the terminal back as it was, and so does a panic.
+/// The terminal in raw mode. Dropping it restores the terminal, and so does a panic.
 pub(super) struct Screen {
     paint: Paint,
     width: usize,
     height: usize,
-    /// The widths of the rows that are drawn, and in which of them the cursor is.
+    /// The widths of the drawn rows, and the row of the cursor.
     drawn: Option<(Vec<usize>, usize)>,
 }
 
-/// What is drawn below the settled lines.
+/// The rows below the finished lines.
 #[derive(Debug, Default)]
 pub(super) struct Picture {
-    /// The rows, from top to bottom. The last one is the line the user writes.
+    /// The rows, from top to bottom. The last row is the input line.
     pub(super) rows: Vec<Line>,
     /// The column of the cursor in the last row.
     pub(super) column: usize,
 }
 
 impl Screen {
-    /// Takes the terminal over.
+    /// Switches the terminal to raw mode.
     pub(super) fn open(paint: Paint) -> io::Result<Self> {
         restore_on_panic();
         enable_raw_mode()?;
@@ -51,7 +51,7 @@ impl Screen {
         self.width
     }
 
-    /// Takes note of the present size.
+    /// Reads the current size of the terminal.
     pub(super) fn measure(&mut self) {
         if let Ok((width, height)) = size() {
             self.width = usize::from(width).max(NARROWEST);
@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    /// Writes settled lines, and draws the picture below them.
+    /// Writes finished lines and draws the picture below them.
     pub(super) fn draw(&mut self, settled: &[Line], picture: &Picture) -> io::Result<()> {
         let mut frame = String::new();
         self.erase(&mut frame);
@@ -69,7 +69,7 @@ impl Screen {
                 frame.push_str("\r\n");
             }
         }
-        // What does not fit is left out at the top, and the user's line stays.
+        // If there are too many rows, the first ones are omitted. The input line stays visible.
         let skipped = picture.rows.len().saturating_sub(self.height - 1);
         let rows: Vec<Line> =
             picture.rows.iter().skip(skipped).map(|row| row.clipped(self.width - 1)).collect();
@@ -84,7 +84,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Removes the picture. A terminal that became narrower has broken its rows into several.
+    /// Removes the picture. A terminal that became narrower has wrapped its rows.
     fn erase(&mut self, frame: &mut String) {
         push(frame, &BeginSynchronizedUpdate);
         push(frame, &Hide);
@@ -96,7 +96,7 @@ impl Screen {
             }
             push(frame, &MoveToColumn(0));
             push(frame, &Clear(ClearType::CurrentLine));
-            // Clearing everything from the first row of the screen on would make some terminals keep it all above.
+            // Clearing from the first row of the screen would make some terminals move everything to the scrollback.
             push(frame, &SavePosition);
             push(frame, &MoveDown(1));
             push(frame, &Clear(ClearType::FromCursorDown));
@@ -110,25 +110,24 @@ impl Drop for Screen {
         let mut frame = String::new();
         self.erase(&mut frame);
         push(&mut frame, &EndSynchronizedUpdate);
-        // The terminal may be gone; the error has no reader.
+        // The terminal may be closed, so the error is ignored.
         let _ = io::stdout().write_all(frame.as_bytes());
         restore();
     }
 }
 
 fn push(frame: &mut String, command: &impl Command) {
-    // Writing into a string does not fail.
+    // Writing to a string does not fail.
     let _ = command.write_ansi(frame);
 }
 
-/// Gives the terminal back.
+/// Restores the terminal.
 fn restore() {
     let _ = execute!(io::stdout(), DisableBracketedPaste, Show);
     let _ = disable_raw_mode();
 }
 
-/// A panic must not leave the user with a terminal that does not echo. It ends the program on whatever thread it
-/// happens, for nothing more can be drawn.
+/// Restores the terminal after a panic on any thread and ends the program, because nothing more can be drawn.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! The agent of the embedded server: it shows what the chat can do.
+//! The demonstration agent of the embedded server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,10 @@ const PACE: Duration = Duration::from_millis(25);
 const INTRODUCTION: &str = "I am a script that shows what this chat can do. Try one of these words: think, tool, \
     edit, ask, plan, work, long, tour, hostile or crash. Commands begin with a slash; /help lists them.";
 
-/// What was said in each session, so that it can be loaded again.
+/// The messages of each session, so that it can be loaded again.
 type Histories = Arc<Mutex<HashMap<String, Vec<Value>>>>;
 
-/// An agent that does one thing for each word it knows in the prompt.
+/// Creates an agent that reacts to some words in the prompt.
 pub(super) fn showcase() -> Script {
     let histories = Histories::default();
     let replayed = Arc::clone(&histories);
@@ -30,7 +30,7 @@ pub(super) fn showcase() -> Script {
     })
 }
 
-/// What is done for one word.
+/// The steps for one word.
 type Part = fn(&Turn) -> Vec<Step>;
 
 fn steps(turn: &Turn) -> Vec<Step> {
@@ -182,7 +182,7 @@ fn working(turn: &Turn) -> Vec<Step> {
     ]
 }
 
-/// Text that would like to do something to the terminal.
+/// Text with control sequences that try to affect the terminal.
 fn hostile() -> Vec<Step> {
     vec![
         Step::Say("This is red: \u{1b}[31mnot\u{1b}[0m; the screen is \u{1b}[2J\u{1b}[H".to_owned()),
@@ -200,7 +200,7 @@ fn hostile() -> Vec<Step> {
     ]
 }
 
-/// Keeps what was said, as far as it is text.
+/// Records the text of the turn.
 fn record(histories: &Histories, turn: &Turn, steps: &[Step]) {
     let said: String = steps
         .iter()

@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::Exit;
 
-/// The signals that end the program in good order.
+/// The signals that end the program gracefully.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -22,7 +22,7 @@ impl Signals {
         })
     }
 
-    /// The next one, as the reason to end.
+    /// Waits for the next signal and returns the reason to end.
     pub(super) async fn next(&mut self) -> Exit {
         tokio::select! {
             _ = self.interrupt.recv() => Exit::Interrupted,

@@ -1,4 +1,4 @@
-//! The conversation: its session, and what can be done with it besides talking.
+//! The conversation: its session, and the commands that use the server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::line::{Line, Style};
 use crate::agents::key_login;
 
-/// How much of a prompt stands for a session's title.
+/// How many characters of a prompt are used as a session's title.
 const TITLE_CHARS: usize = 60;
 /// How many sessions are listed.
 const LISTED: usize = 30;
@@ -24,16 +24,16 @@ const LISTED: usize = 30;
 /// The conversation.
 pub(super) struct Talk {
     client: SandboxAgentClient,
-    /// A client to ask the agent itself for its sessions.
+    /// A client that lists the agent's own sessions.
     lister: Option<SandboxAgentClient>,
     agent: String,
     directory: String,
     session: Option<Session>,
-    /// The sessions as they were last listed.
+    /// The ids of the sessions in the last list.
     listed: Vec<String>,
-    /// The first prompt of each session of this chat, for agents that give sessions no titles.
+    /// The first prompt of each session of this chat, for agents without session titles.
     begun_with: HashMap<String, String>,
-    /// Whether the agent has died and was not restarted.
+    /// Whether the agent has exited and was not restarted.
     pub(super) dead: bool,
 }
 
@@ -43,26 +43,26 @@ pub(super) struct Errand {
     pub(super) work: BoxFuture<'static, Result<Done, Error>>,
 }
 
-/// How an errand ended.
+/// The result of an errand.
 pub(super) enum Done {
-    /// There is something to show.
+    /// Lines to show.
     Lines(Vec<Line>),
-    /// These are the sessions.
+    /// The listed sessions.
     Sessions(Vec<(String, Line)>),
     /// The conversation continues in this session.
     Session {
         session: Session,
         note: Line,
-        /// Whether its history is of interest.
+        /// Whether to show the history of the session.
         replay: bool,
     },
-    /// The mode is set.
+    /// The mode was set.
     Mode,
-    /// The model is set.
+    /// The model was set.
     Model,
 }
 
-/// What is to be shown after an errand.
+/// What to show after an errand.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) lines: Vec<Line>,
@@ -102,17 +102,18 @@ impl Talk {
         self.session.as_ref().map(Session::cancel)
     }
 
-    /// What is known about the session now.
+    /// Returns the current state of the session.
     pub(super) fn snapshot(&self) -> Arc<SessionSnapshot> {
         self.session.as_ref().map(Session::snapshot).unwrap_or_default()
     }
 
-    /// Whether the agent has said that it understands this command.
+    /// Returns whether the agent has advertised this command.
     pub(super) fn agent_knows(&self, name: &str) -> bool {
         self.snapshot().commands.iter().any(|command| command.name == name)
     }
 
-    /// What a command asks for, if it needs the server; its answer otherwise.
+    /// Returns the errand for a command that needs the server. For other commands, returns the lines to show as the
+    /// error.
     pub(super) fn errand(&self, command: Command) -> Result<Errand, Vec<Line>> {
         let Some(session) = self.session.clone() else {
             return Err(vec![Line::new(Style::Warn, "! There is no session yet.")]);
@@ -190,7 +191,7 @@ impl Talk {
         Errand { what: "loading the session".to_owned(), work }
     }
 
-    /// Takes note of how an errand ended, and says what to show of it.
+    /// Applies the result of an errand and returns what to show.
     pub(super) fn finish(&mut self, done: Done) -> Shown {
         let lines = match done {
             Done::Lines(lines) => lines,
@@ -228,20 +229,20 @@ impl Talk {
 
     /// Disconnects, within a time limit.
     pub(super) async fn leave(&self) {
-        // The end of the program does not depend on the server's agreement.
+        // The program ends even if the server does not confirm.
         let _ = self.client.disconnect().await;
     }
 }
 
-/// The agent's name for users.
+/// Returns the display name of the agent.
 fn title(client: &SandboxAgentClient) -> Option<String> {
     let capabilities = client.capabilities()?;
     let title = capabilities.raw.pointer("/agentInfo/title").and_then(Value::as_str);
     title.filter(|title| !title.is_empty()).map(str::to_owned).or_else(|| capabilities.agent_name.clone())
 }
 
-/// Makes a session. Where the agent wants the user to log in first, and this environment has a key for one of the ways
-/// it offers, the chat logs in with that.
+/// Creates a session. If the agent requires a login, and the environment has a key for one of its login methods, logs
+/// in with that key.
 async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Session, Error> {
     let refused = match client.new_session(NewSession::in_dir(directory)).await {
         Err(error) if error.is_login_required() => error,
@@ -266,7 +267,7 @@ async fn sessions(
 ) -> Result<Done, Error> {
     let mut infos = first_sessions(&client).await?;
     if let Some(lister) = lister {
-        // The agent knows titles, and sessions from before this chat; an agent that lists none is no failure.
+        // The agent knows titles and earlier sessions. An agent that lists no sessions is not an error.
         for info in sessions_of_agent(&lister).await {
             match infos.iter_mut().find(|known| known.session_id == info.session_id) {
                 Some(known) => known.title = info.title.or(known.title.take()),
@@ -306,13 +307,13 @@ async fn first_sessions(client: &SandboxAgentClient) -> Result<Vec<SessionInfo>,
     Ok(sessions)
 }
 
-/// What a process of the agent lists that is started for nothing else.
+/// Lists the sessions with a separate process of the agent.
 async fn sessions_of_agent(lister: &SandboxAgentClient) -> Vec<SessionInfo> {
     let listed = match lister.connect().await {
         Ok(_) => first_sessions(lister).await,
         Err(error) => Err(error),
     };
-    // Its process has done what it was started for.
+    // The process is no longer needed.
     let _ = lister.disconnect().await;
     listed.unwrap_or_default()
 }

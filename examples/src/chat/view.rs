@@ -1,4 +1,4 @@
-//! What is seen of a turn: what is settled and what still moves.
+//! Shows a turn: finished lines, and lines that still change.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use super::plain::Plain;
 
 /// How many open tool calls are shown at a time.
 const OPEN_CALLS: usize = 4;
-/// How many steps of a plan are shown while it is worked on.
+/// How many steps of a plan are shown while it is running.
 const PLAN_LINES: usize = 8;
 
-/// What is seen of a turn. Settled lines leave it for good; the rest is redrawn each time.
+/// The view of a turn. Finished lines are taken out once; the rest is redrawn each time.
 #[derive(Debug, Default)]
 pub(super) struct View {
     settled: Vec<Line>,
-    /// Whether a text ended with empty lines, of which one is shown if anything follows.
+    /// Whether a text ended with empty lines. One of them is shown if anything follows.
     gap: bool,
     flow: Option<Flow>,
     calls: Vec<OpenCall>,
@@ -31,11 +31,11 @@ struct Flow {
     voice: Voice,
     message: Option<String>,
     plain: Plain,
-    /// Whether anything but line ends has come.
+    /// Whether anything except line breaks has arrived.
     begun: bool,
     /// Empty lines that are shown if the text continues.
     held: usize,
-    /// The line that is not finished.
+    /// The unfinished line.
     pending: String,
 }
 
@@ -53,7 +53,7 @@ struct OpenCall {
 }
 
 impl View {
-    /// Takes a report of the agent, on a screen of this width.
+    /// Adds an update of the agent, for a screen of this width.
     pub(super) fn take(&mut self, update: &Update, width: usize) {
         match update.kind() {
             UpdateKind::Message(chunk) => self.stream(Voice::Agent, chunk, width),
@@ -73,12 +73,12 @@ impl View {
                     format!("{}: {} {description}", notice.severity, notice.title).trim(),
                 ));
             }
-            // Modes, options and commands are shown where they are asked for.
+            // Modes, options and commands are shown on request.
             _ => {}
         }
     }
 
-    /// Puts lines below everything that was said so far.
+    /// Adds lines below everything so far.
     pub(super) fn put(&mut self, lines: impl IntoIterator<Item = Line>) {
         self.end_flow();
         for line in lines {
@@ -97,7 +97,7 @@ impl View {
         self.put([Line::new(Style::Warn, &format!("! {text}"))]);
     }
 
-    /// The turn has ended: cards that still change are final now.
+    /// Ends the turn: lines that still change become final.
     pub(super) fn end(&mut self) {
         self.end_flow();
         for open in std::mem::take(&mut self.calls) {
@@ -108,16 +108,16 @@ impl View {
         self.gap = false;
     }
 
-    /// Takes what is settled.
+    /// Takes the finished lines.
     pub(super) fn settled(&mut self) -> Vec<Line> {
         std::mem::take(&mut self.settled)
     }
 
-    /// What still moves: the unfinished line, the plan and the open tool calls.
+    /// Returns the lines that still change: the unfinished line, the plan and the open tool calls.
     pub(super) fn moving(&self, spinner: &str) -> Vec<Line> {
         let mut lines: Vec<Line> = self.flow.iter().flat_map(Flow::unfinished).collect();
         let steps = card::plan(&self.plan);
-        // Of a long plan the part that is worked on is shown.
+        // Of a long plan, only the current part is shown.
         let current = self.plan.iter().position(|entry| entry.status.as_deref() != Some("completed"));
         let start = current.unwrap_or_default().saturating_sub(2).min(steps.len().saturating_sub(PLAN_LINES));
         lines.extend(steps.into_iter().skip(start).take(PLAN_LINES));
@@ -149,7 +149,7 @@ impl View {
         }
         let flow = self.flow.get_or_insert_with(|| Flow::new(voice, message));
         flow.plain.push(text, &mut flow.pending);
-        // Agents like to begin with an empty line.
+        // Many agents start with an empty line.
         if !flow.begun {
             flow.pending = flow.pending.trim_start_matches('\n').to_owned();
             flow.begun = !flow.pending.is_empty();
@@ -200,7 +200,7 @@ impl Flow {
         }
     }
 
-    /// The line that is not finished, below the empty lines before it.
+    /// Returns the unfinished line, after the empty lines before it.
     fn unfinished(&self) -> Vec<Line> {
         if self.pending.is_empty() {
             return Vec::new();
@@ -210,7 +210,7 @@ impl Flow {
         rows
     }
 
-    /// Takes the lines that are finished, and of the unfinished one the rows that are full.
+    /// Takes the finished lines, and the full rows of the unfinished line.
     fn take_rows(&mut self, width: usize) -> Vec<Line> {
         let mut rows = Vec::new();
         let pending = std::mem::take(&mut self.pending);
@@ -248,7 +248,7 @@ impl OpenCall {
     }
 }
 
-/// What an update does not mention stays as it was.
+/// Merges an update of a tool call. Absent fields are unchanged.
 fn merge(call: &mut ToolCall, news: &ToolCall) {
     if news.title.is_some() {
         call.title = news.title.clone();

@@ -1,4 +1,4 @@
-//! A permission that the agent asks for, put to the user.
+//! Asks the user for a permission that the agent requests.
 
 use sandbox_agent_sdk::requests::{PermissionKind, PermissionOption, PermissionReply, ReplyError};
 use sandbox_agent_sdk::update::ToolKind;
@@ -8,10 +8,10 @@ use super::args::Policy;
 use super::card;
 use super::line::{Line, Style};
 
-/// How many lines of a change are shown with the question whether it may be made.
+/// How many lines of a diff are shown in a permission request.
 const DIFF_LINES: usize = 10;
 
-/// What is decided before anybody is asked.
+/// Decides a request by the policy, before the user is asked.
 pub(super) fn decide(policy: Policy, request: &PermissionRequest) -> PermissionDecision {
     let kind = request.tool_call().and_then(|call| call.kind.as_ref());
     let edits = matches!(kind, Some(ToolKind::Edit | ToolKind::Delete | ToolKind::Move));
@@ -23,12 +23,12 @@ pub(super) fn decide(policy: Policy, request: &PermissionRequest) -> PermissionD
     }
 }
 
-/// What the request is about, in one line.
+/// Returns the title of the request, in one line.
 pub(super) fn title(request: &PermissionRequest) -> &str {
     request.tool_call().map_or("something", card::tool_title)
 }
 
-/// The request as a card; with the keys that answer it, if they do.
+/// Shows the request, with its keys if `open` is true.
 pub(super) fn card(request: &PermissionRequest, open: bool) -> Vec<Line> {
     let mut lines = vec![Line::new(Style::Warn, "? ").with(Style::Bold, title(request))];
     if let Some(call) = request.tool_call() {
@@ -47,7 +47,7 @@ pub(super) fn card(request: &PermissionRequest, open: bool) -> Vec<Line> {
     lines
 }
 
-/// Answers with a key; `None` if the key means nothing here, else what was chosen.
+/// Answers with a key. Returns `None` if the key has no meaning, otherwise the chosen option.
 pub(super) fn answer(request: &PermissionRequest, key: char) -> Option<Result<Line, ReplyError>> {
     let options = request.options();
     let index = match key.to_digit(10) {
@@ -58,7 +58,7 @@ pub(super) fn answer(request: &PermissionRequest, key: char) -> Option<Result<Li
     Some(request.choose(&option.id).map(|()| chosen(request, option)))
 }
 
-/// Refuses.
+/// Refuses the request.
 pub(super) fn refuse(request: &PermissionRequest) -> Result<Line, ReplyError> {
     request.refuse().map(|()| {
         Line::new(Style::Bad, "✗ ").with(Style::Normal, title(request)).with(Style::Dim, "  refused")
@@ -75,7 +75,7 @@ fn chosen(request: &PermissionRequest, option: &PermissionOption) -> Line {
     Line::new(style, sign).with(Style::Normal, title(request)).with(Style::Dim, &name)
 }
 
-/// The letter that stands for an option, if it is the first of its kind.
+/// Returns the letter for an option, if the option is the first of its kind.
 fn letter(options: &[PermissionOption], index: usize) -> Option<char> {
     use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
     let kind = options[index].kind.as_ref()?;

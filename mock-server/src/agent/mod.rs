@@ -29,7 +29,7 @@ pub use trigger::{text_triggers, text_triggers_at};
 use crate::fault::Faults;
 use crate::server::Panics;
 
-/// A factory of running agents. It is launched once per server entry, and again after each exit.
+/// A factory of running agents. The server launches it once per entry, and again after each exit.
 pub trait Agent: fmt::Debug + Send + Sync + 'static {
     /// Starts an agent that writes its output to `outlet`.
     ///
@@ -39,7 +39,7 @@ pub trait Agent: fmt::Debug + Send + Sync + 'static {
     /// [`LaunchError`] if the agent cannot be started.
     fn launch(&self, outlet: Outlet) -> BoxFuture<'static, Result<Arc<dyn Running>, LaunchError>>;
 
-    /// Whether the agent is available without an installation step.
+    /// Returns whether the agent is available without an installation step.
     fn installed(&self) -> bool {
         true
     }
@@ -140,21 +140,21 @@ impl fmt::Debug for Outlet {
 pub struct Exit {
     /// The exit code or the signal.
     pub status: ExitStatus,
-    /// The stderr output of the whole run, truncated by the head and tail rule.
+    /// The stderr output of the whole run, shortened by the rule of [`StderrSummary`].
     pub stderr: StderrSummary,
 }
 
 /// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// A signal with this number ended it.
+    /// A signal with this number ended the process.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// Whether the exit code is zero.
+    /// Returns whether the exit code is zero.
     pub fn success(self) -> bool {
         self == Self::Code(0)
     }
@@ -167,7 +167,7 @@ impl ExitStatus {
         }
     }
 
-    /// Returns the name of the signal that ended it, such as `SIGKILL`.
+    /// Returns the name of the signal that ended the process, such as `SIGKILL`.
     pub fn signal_name(self) -> Option<String> {
         match self {
             Self::Code(_) => None,
@@ -184,7 +184,7 @@ impl ExitStatus {
     }
 }
 
-/// The stderr output under the head and tail rule.
+/// The stderr output of an agent, shortened to its first and last lines.
 ///
 /// Up to 100 lines are all in `head`. Beyond that the first 50 lines are in `head` and the last 50 in `tail`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

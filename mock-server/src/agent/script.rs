@@ -95,7 +95,7 @@ impl Script {
 
     /// Sets whether turns end by a `state_update` instead of the response.
     ///
-    /// This is the draft of version 2 of the protocol. The response to a prompt then only accepts it.
+    /// The draft of version 2 of the protocol works like this. The response to a prompt then only accepts the prompt.
     #[must_use]
     pub fn ends_by_state(mut self, ends: bool) -> Self {
         self.ends_by_state = ends;

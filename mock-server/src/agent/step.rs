@@ -20,7 +20,7 @@ pub enum Step {
     ToolUpdate {
         /// The id of the call.
         id: String,
-        /// Its status: `pending`, `in_progress`, `completed` or `failed`.
+        /// The status of the call: `pending`, `in_progress`, `completed` or `failed`.
         status: String,
         /// Text to show as the call's content.
         text: Option<String>,
@@ -29,26 +29,26 @@ pub enum Step {
     Update(Value),
     /// Requests a permission and waits for the response.
     AskPermission(Permission),
-    /// Asks the user a question (`elicitation/create` in form mode) and says the response.
+    /// Asks the user a question (`elicitation/create` in form mode) and streams the response as text.
     AskQuestion {
-        /// The question.
+        /// The text of the question.
         message: String,
         /// The JSON schema of the answer.
         schema: Value,
     },
-    /// Reads a file through the client and says its text.
+    /// Reads a file through the client and streams its text.
     ReadFile {
-        /// The absolute path.
+        /// The absolute path of the file.
         path: String,
     },
     /// Writes a file through the client.
     WriteFile {
-        /// The absolute path.
+        /// The absolute path of the file.
         path: String,
-        /// The new text.
+        /// The new text of the file.
         content: String,
     },
-    /// Runs a command in a terminal of the client and says its output.
+    /// Runs a command in a terminal of the client and streams its output as text.
     Terminal(Terminal),
     /// Streams `updates` chunks of `bytes` bytes each, as fast as possible.
     Flood {
@@ -63,18 +63,18 @@ pub enum Step {
     WaitForCancel,
     /// Sends any request to the client, waits for the response and records it.
     Request {
-        /// The method.
+        /// The method of the request.
         method: String,
-        /// The parameters; `sessionId` is added when it is missing.
+        /// The parameters; `sessionId` is added if it is missing.
         params: Value,
     },
     /// Sends this many permission requests at once and waits for all responses.
     FireRequests(usize),
     /// Sends any notification unchanged.
     Notify {
-        /// The method.
+        /// The method of the notification.
         method: String,
-        /// The parameters.
+        /// The parameters of the notification.
         params: Value,
     },
     /// Prints any JSON value as a line.
@@ -91,11 +91,11 @@ pub enum Step {
     Hang,
     /// Ends the turn with a JSON-RPC error.
     Fail {
-        /// The code.
+        /// The error code.
         code: i64,
-        /// The message.
+        /// The error message.
         message: String,
-        /// The data, if any.
+        /// The error data, if any.
         data: Option<Value>,
     },
     /// Ends the turn with this stop reason.
@@ -107,7 +107,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Says `text` word by word, with a pause of `pace` between words.
+    /// Streams `text` word by word, with a pause of `pace` between words.
     pub fn say_words(text: &str, pace: Duration) -> Vec<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let last = words.len().saturating_sub(1);
@@ -122,7 +122,7 @@ impl Step {
         steps
     }
 
-    /// Crashes with this exit code and these lines on standard error.
+    /// Creates a crash with this exit code and these lines on standard error.
     pub fn crash(code: i32, stderr: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::Crash(Crash {
             status: ExitStatus::Code(code),
@@ -130,7 +130,7 @@ impl Step {
         })
     }
 
-    /// Is killed by this signal, with these lines on standard error.
+    /// Creates a crash by this signal, with these lines on standard error.
     pub fn killed(signal: i32, stderr: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::Crash(Crash {
             status: ExitStatus::Signal(signal),
@@ -144,7 +144,7 @@ impl Step {
 pub struct Crash {
     /// The exit code or the signal.
     pub status: ExitStatus,
-    /// The lines that it wrote to standard error.
+    /// The lines that the agent writes to standard error.
     pub stderr: Vec<String>,
 }
 
@@ -200,8 +200,8 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// Creates a request with the options "allow once", "allow always" and "reject once". The agent says the
-    /// outcome.
+    /// Creates a request with the options "allow once", "allow always" and "reject once". The agent streams the
+    /// outcome as text.
     pub fn new(tool_call: ToolCall) -> Self {
         let option = |id: &str, name: &str, kind: &str| PermissionOption {
             id: id.to_owned(),
@@ -223,7 +223,7 @@ impl Permission {
         self
     }
 
-    /// Plays these steps after the response, instead of saying the outcome.
+    /// Plays these steps after the response, instead of streaming the outcome.
     ///
     /// The closure receives the `outcome` member of the response, or null if the client responded with an
     /// error.
@@ -276,7 +276,7 @@ pub struct PermissionOption {
 pub struct Terminal {
     /// The program.
     pub command: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use super::step::{Permission, Step, ToolCall};
 /// The pause between words if the prompt contains "slow".
 const SLOW: Duration = Duration::from_millis(200);
 
-/// The interactive behaviour: replies `mock: <text>`, and obeys some words in the prompt.
+/// The interactive behaviour: replies `mock: <text>`, and reacts to some words in the prompt.
 ///
 /// | word | effect |
 /// |---|---|
@@ -22,7 +22,7 @@ pub fn text_triggers(turn: &Turn) -> Vec<Step> {
     text_triggers_at(turn, Duration::ZERO)
 }
 
-/// Like [`text_triggers`], with a pause between words.
+/// Like [`text_triggers`], with this pause between words.
 pub fn text_triggers_at(turn: &Turn, pace: Duration) -> Vec<Step> {
     let lower = turn.text.to_lowercase();
     let mut steps = Vec::new();

@@ -101,7 +101,7 @@ impl ControlPlane {
         self.shared.files.path()
     }
 
-    /// Whether an agent is installed. `false` for an unknown agent.
+    /// Returns whether an agent is installed. `false` for an unknown agent.
     pub fn is_installed(&self, agent: &str) -> bool {
         self.shared.catalog.is_installed(agent)
     }

@@ -80,25 +80,25 @@ pub enum Fault {
         /// The id to repeat.
         id: u64,
     },
-    /// Immediately: clears the replay buffer and restarts event ids at 1. Open streams stay open.
+    /// Clears the replay buffer and restarts event ids at 1, immediately. Open streams stay open.
     SequenceReset,
-    /// Immediately: publishes more messages than the replay buffer holds, so that it loses all earlier ones.
+    /// Publishes more messages than the replay buffer holds, immediately, so that it loses all earlier ones.
     ReplayBufferOverflow,
-    /// Immediately: fills the replay buffer with old messages.
+    /// Fills the replay buffer with old messages, immediately.
     ///
-    /// These are responses with the ids 0 to `count`, and a permission request that was answered long ago.
+    /// The messages are responses with the ids 0 to `count`, and a permission request that was answered long ago.
     StaleReplayBuffer {
         /// The highest id among the old responses.
         count: u64,
     },
-    /// Immediately: publishes one notification whose text has this many bytes.
+    /// Publishes one notification whose text has this many bytes, immediately.
     OversizeEvent {
-        /// The size of the text.
+        /// The size of the text in bytes.
         bytes: usize,
     },
     /// Sends only an unterminated `data:` line of this many bytes on a stream.
     UnterminatedEvent {
-        /// The size of the incomplete line.
+        /// The size of the incomplete line in bytes.
         bytes: usize,
     },
     /// Sets the line endings of a stream.
@@ -111,11 +111,11 @@ pub enum Fault {
     Retry(u64),
     /// Responds with 200 and an HTML page when a stream is opened.
     HtmlStream,
-    /// Immediately: publishes an event with this JSON text, which need not be an object.
+    /// Publishes an event with this JSON text, immediately. The text need not be an object.
     NonObjectEvent(String),
-    /// Immediately: publishes an event whose data is this text, which need not be JSON.
+    /// Publishes an event whose data is this text, immediately. The text need not be JSON.
     MalformedEvent(String),
-    /// Immediately: publishes an event with invalid UTF-8 inside a JSON string.
+    /// Publishes an event with invalid UTF-8 inside a JSON string, immediately.
     InvalidUtf8Event,
     /// Responds to any request with a 307 redirect to this URL.
     Redirect {
@@ -140,8 +140,7 @@ pub enum Fault {
     PermissionWaitsForCancel,
     /// The scripted agent uses unknown protocol values in one turn.
     ///
-    /// These are a session update, a content block, a notification, a permission option kind and a stop
-    /// reason.
+    /// These are a session update, a content block, a notification, a kind of permission option and a stop reason.
     UnknownVariants,
 }
 

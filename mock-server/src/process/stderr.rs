@@ -14,7 +14,7 @@ const PART_LINES: usize = 50;
 /// How many of the last lines a summary quotes individually.
 const QUOTED_LINES: usize = 16;
 
-/// How many bytes of one line are kept.
+/// How many bytes of one line are stored.
 ///
 /// A longer line is cut after the last complete character within this limit, followed by `… (N more bytes)`.
 /// With the limit of one hundred lines, a capture needs less than a megabyte.
@@ -59,7 +59,7 @@ impl StderrCapture {
         self.ended + u64::from(!self.open.is_empty())
     }
 
-    /// Returns a summary of the lines so far, under the head and tail rule.
+    /// Returns a summary of the lines so far.
     pub fn summary(&self) -> StderrSummary {
         let total_lines = self.total_lines();
         let last = self.last_lines(QUOTED_LINES);

@@ -52,13 +52,13 @@ impl Builder {
         self
     }
 
-    /// Adds an agent. Without any there is one named `mock` that obeys words in the prompt.
+    /// Adds an agent. Without any agent, the server has one named `mock` that reacts to words in the prompt.
     pub fn agent(mut self, name: impl Into<String>, agent: impl Agent) -> Self {
         self.config.agents.insert(name.into(), Arc::new(agent));
         self
     }
 
-    /// Sets the agent for `initialize` and `session/new` requests that name none. Without it these are
+    /// Sets the agent for `initialize` and `session/new` requests that name no agent. Without it these requests are
     /// rejected.
     pub fn default_agent(mut self, name: impl Into<String>) -> Self {
         self.config.default_agent = Some(name.into());
@@ -89,7 +89,7 @@ impl Builder {
         self
     }
 
-    /// Sets where responses go on `/v1/rpc`. Default body and stream.
+    /// Sets where responses go on `/v1/rpc`. Default [`Echo::BodyAndStream`].
     pub fn echo(mut self, echo: Echo) -> Self {
         self.config.echo = echo;
         self

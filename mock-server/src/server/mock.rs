@@ -31,7 +31,7 @@ use crate::problem::Problem;
 /// What happens to sessions, agents and event logs on a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// They survive, as behind a restarted proxy.
+    /// They survive, like after a restart of a proxy in front of the server.
     Kept,
     /// They are lost, and event ids restart at 1.
     Lost,
@@ -67,7 +67,7 @@ struct World {
 }
 
 impl MockServer {
-    /// Starts a server with one agent, `mock`, that obeys words in the prompt.
+    /// Starts a server with one agent, `mock`, that reacts to words in the prompt.
     pub async fn start() -> Self {
         Self::builder().start().await
     }
@@ -131,8 +131,8 @@ impl MockServer {
         self.core.journal.clear();
     }
 
-    /// Waits until `done` returns `true` for the recorded requests, for at most `limit`. Returns whether it
-    /// did.
+    /// Waits until `done` returns `true` for the recorded requests, for at most `limit`. Returns whether `done`
+    /// returned `true`.
     pub async fn wait_for(&self, done: impl Fn(&[RecordedRequest]) -> bool, limit: Duration) -> bool {
         let bell = self.core.journal.bell();
         self.wait(bell, limit, || done(&self.core.journal.all())).await
@@ -144,8 +144,8 @@ impl MockServer {
         self.core.answers.all()
     }
 
-    /// Waits until `done` returns `true` for the recorded responses, for at most `limit`. Returns whether it
-    /// did.
+    /// Waits until `done` returns `true` for the recorded responses, for at most `limit`. Returns whether `done`
+    /// returned `true`.
     pub async fn wait_for_answers(&self, done: impl Fn(&[AgentAnswer]) -> bool, limit: Duration) -> bool {
         let bell = self.core.answers.bell();
         self.wait(bell, limit, || done(&self.core.answers.all())).await
@@ -157,8 +157,8 @@ impl MockServer {
         self.core.streams.get()
     }
 
-    /// Waits until `done` returns `true` for the number of open streams, for at most `limit`. Returns whether
-    /// it did.
+    /// Waits until `done` returns `true` for the number of open streams, for at most `limit`. Returns whether `done`
+    /// returned `true`.
     pub async fn wait_for_streams(&self, done: impl Fn(usize) -> bool, limit: Duration) -> bool {
         let bell = self.core.streams.bell();
         self.wait(bell, limit, || done(self.core.streams.get())).await
@@ -197,7 +197,7 @@ impl MockServer {
         self.faults_fired().get(name).copied().unwrap_or(0)
     }
 
-    /// Accepts this token from now on, in addition to the unexpired ones.
+    /// Accepts this token from now on, in addition to the tokens that have not expired.
     pub fn accept_token(&self, token: impl Into<String>) {
         self.core.tokens.accept(token.into());
     }
@@ -213,9 +213,10 @@ impl MockServer {
         self.world().hub.emit(&data.into());
     }
 
-    /// Publishes any JSON value to a single reader. Returns whether it exists.
+    /// Publishes any JSON value to a single reader. Returns whether the reader exists.
     ///
-    /// `id` is a server id of `/v1/acp`, or a connection id of `/acp`, whose connection stream is used.
+    /// `id` is a server id of `/v1/acp`, or a connection id of `/acp`. For a connection id the value goes to the
+    /// connection stream.
     pub fn emit_to(&self, id: &str, value: impl Into<Value>) -> bool {
         self.check();
         let (world, value) = (self.world(), value.into());
@@ -224,7 +225,7 @@ impl MockServer {
 
     /// Publishes a request with this `method` and these `params`, and returns its id.
     ///
-    /// [`MockServer::answers`] has the response.
+    /// [`MockServer::answers`] returns the response.
     pub fn emit_request(&self, request: Value) -> String {
         self.check();
         self.world().hub.emit_request(request)
@@ -236,13 +237,13 @@ impl MockServer {
         self.world().hub.session_info(id)
     }
 
-    /// Kills the running agent with this name behind `/v1/rpc`. Returns whether there was one.
+    /// Kills the running agent with this name on `/v1/rpc`. Returns whether it was running.
     pub fn kill_agent(&self, name: &str) -> bool {
         self.check();
         self.world().hub.kill_agent(name)
     }
 
-    /// Kills the agent of a server id of `/v1/acp`. Returns whether there was one.
+    /// Kills the agent of a server id on `/v1/acp`. Returns whether it was running.
     pub fn kill_agent_of(&self, server_id: &str) -> bool {
         self.check();
         self.world().table.kill(server_id)
@@ -261,9 +262,9 @@ impl MockServer {
         self.core.background.shutdown().await;
     }
 
-    /// Stops, and listens again on the same port.
+    /// Stops the server and starts it again on the same port.
     ///
-    /// Files and configuration survive in any case.
+    /// Files and configuration survive in both cases.
     ///
     /// # Panics
     /// If another process has bound the port meanwhile.

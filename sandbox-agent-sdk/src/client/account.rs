@@ -38,7 +38,7 @@ impl SandboxAgentClient {
 }
 
 impl Session {
-    /// Deletes the session from the agent's list: [`SandboxAgentClient::delete_session`].
+    /// Deletes the session from the agent's list. See [`SandboxAgentClient::delete_session`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot delete sessions.

@@ -6,7 +6,7 @@ use crate::ServerKind;
 use crate::client::login::LoginMethod;
 use crate::extensions::Extensions;
 
-/// What the server and the agent can do, as reported when the connection was opened.
+/// The capabilities of the server and the agent, as reported when the connection was opened.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -18,9 +18,9 @@ pub struct Capabilities {
     pub agent_name: Option<String>,
     /// The display name of the agent.
     pub agent_title: Option<String>,
-    /// The version of the agent.
+    /// The version that the agent reports.
     pub agent_version: Option<String>,
-    /// The extensions of the server.
+    /// The extensions that the server supports.
     pub extensions: Extensions,
     /// Whether sessions can be loaded, with their history.
     pub load_session: bool,
@@ -52,12 +52,12 @@ pub struct Capabilities {
     pub auth_methods: Vec<String>,
     /// The login methods of the agent.
     pub login_methods: Vec<LoginMethod>,
-    /// The raw response.
+    /// The raw response to the request that opened the connection.
     pub raw: Value,
 }
 
 impl Capabilities {
-    /// The member `_meta` of the agent's capabilities.
+    /// Returns the `_meta` field of the agent's capabilities.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.raw.pointer("/agentCapabilities/_meta")

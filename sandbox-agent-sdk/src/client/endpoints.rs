@@ -1,4 +1,4 @@
-//! The endpoints of a released server: each has an agent process and a stream of its own.
+//! The endpoints of a released server: each has its own agent process and stream.
 
 use std::sync::Arc;
 

@@ -35,49 +35,49 @@ pub(crate) use queue::Queue;
 pub use stream::Events;
 pub(crate) use weight::{Class, Weight};
 
-/// An event of the connection, of an agent or of a session.
+/// An event of a connection, an agent or a session.
 ///
-/// Serializes to an object with a `type`, such as `{"type": "update", …}`, for example for a browser.
+/// Serializes to an object with a `type` field, such as `{"type": "update", …}`, for example to send it to a browser.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
     /// An update of a session.
     Update(Update),
-    /// A session ended. There is one such event per end, published at its first certain sign.
+    /// A session ended. Published once per end, as soon as the end is certain.
     SessionEnded(Box<SessionEnded>),
-    /// Details about the end of a session that arrived after it was published, such as the last lines of stderr.
+    /// Details about the end of a session that arrived after [`Event::SessionEnded`], such as the last lines of
+    /// stderr.
     TerminationDetails(Box<SessionEnded>),
-    /// A turn of this client ended. Every update of it comes before, and the session is free for the next prompt.
+    /// A turn of this client ended. All its updates were published before, and the session accepts the next prompt.
     TurnEnded(Box<TurnEnded>),
-    /// The agent printed a line that is not a message.
+    /// The agent printed a line that is not a protocol message.
     #[non_exhaustive]
     AgentUnparsed {
-        /// The line.
+        /// The line and the reason why it is not a message.
         unparsed: AgentUnparsed,
-        /// Whether the event is live.
+        /// Whether the event is live, replayed or history.
         origin: Origin,
     },
-    /// The agent requests a permission. Only in a [deciding](Events::deciding) subscription does the event keep the
-    /// request open.
+    /// The agent requests a permission. The request stays open only for a [deciding](Events::deciding) subscription.
     Permission(PermissionRequest),
-    /// A permission request was decided by the policy, by the handler, or refused because there is neither.
+    /// A permission request was decided by the policy or the handler, or was refused because there is neither.
     PermissionDecided(PermissionDecided),
-    /// The agent asks a question. Only in a [deciding](Events::deciding) subscription does the event keep it open.
+    /// The agent asks a question. The question stays open only for a [deciding](Events::deciding) subscription.
     Question(QuestionRequest),
     /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
     /// the application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
-    /// An agent request was refused because it cannot be decoded, or because too much is open.
+    /// An agent request was refused because it cannot be decoded, or because the open requests exceed a limit.
     #[non_exhaustive]
     RequestRejected {
-        /// The session that it names, if that can be read.
+        /// The session of the request, if it could be parsed.
         session_id: Option<String>,
-        /// Its method.
+        /// The method of the request.
         method: String,
-        /// Why.
+        /// Why the request was refused.
         reason: String,
     },
-    /// The user has completed the page of a question.
+    /// The user has completed the web page of a question.
     #[non_exhaustive]
     QuestionCompleted {
         /// The id of the [question](crate::requests::QuestionKind::Url).
@@ -94,17 +94,17 @@ pub enum Event {
     },
     /// The server restarted, or lost its state.
     ServerRestarted,
-    /// Events are missing here that the server no longer has.
+    /// Events are missing at this point because the server no longer has them.
     Gap(Gap),
-    /// This subscriber fell behind its budget, and this many events were dropped here. An agent request among them that
-    /// no other subscriber received is cancelled.
+    /// This subscriber exceeded its budget, and this many events were dropped at this point. A dropped agent request
+    /// is cancelled if no other subscriber received it.
     Lagged(u64),
     #[cfg(feature = "sessions")]
     /// Events of a stored session could not be stored.
     EventsLost(EventsLost),
     #[cfg(feature = "sessions")]
-    /// Another process acquired a stored session, and stores what happens in it. The next prompt from here acquires it
-    /// again.
+    /// Another process acquired a stored session and now stores its events. The next prompt from this process
+    /// acquires the session again.
     #[non_exhaustive]
     OwnershipLost {
         /// The id of the stored session.
@@ -116,19 +116,19 @@ pub enum Event {
     Restored {
         /// The id of the stored session.
         session_id: String,
-        /// How its agent continues it.
+        /// How the session was restored in the agent.
         restored: Restored,
     },
-    /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
+    /// A [budget](crate::usage::Budget) is nearly exhausted, is exhausted, or cannot be checked.
     Budget(Box<BudgetEvent>),
     /// A message of the server could not be parsed and was skipped.
     #[non_exhaustive]
     Malformed {
         /// The parse error.
         reason: String,
-        /// Its beginning.
+        /// The beginning of the message.
         start: String,
-        /// Whether a message of the agent is missing because of it, for example one over a limit.
+        /// Whether a message of the agent was lost, for example because it exceeds a limit.
         lost: bool,
     },
     /// The response to an agent request could not be delivered.
@@ -136,17 +136,17 @@ pub enum Event {
     AnswerLost {
         /// The method of the agent request.
         method: String,
-        /// The error; [`Error::maybe_executed`] says whether the response may have arrived.
+        /// The error. [`Error::maybe_executed`] returns whether the response may have arrived.
         error: Error,
     },
-    /// A notification that this version has no type for.
+    /// A notification of a kind that this version does not know.
     #[non_exhaustive]
     Other {
-        /// The method.
+        /// The method of the notification.
         method: String,
-        /// The parameters.
+        /// The parameters of the notification.
         params: Value,
-        /// Whether the event is live.
+        /// Whether the event is live, replayed or history.
         origin: Origin,
     },
 }
@@ -199,11 +199,11 @@ impl Event {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SessionEnded {
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
     /// How the session ended.
     pub termination: TerminationInfo,
-    /// Whether the event is live.
+    /// Whether the event is live, replayed or history.
     pub origin: Origin,
 }
 
@@ -214,15 +214,15 @@ pub struct SessionEnded {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TurnEnded {
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// The id of the prompt as JSON text, if it was sent.
+    /// The request id of the prompt as JSON text; `None` if the prompt was not sent.
     pub request_id: Option<String>,
     /// How the turn ended.
     pub outcome: Result<TurnOutcome, Error>,
 }
 
-/// Whether an event is live or old.
+/// Whether an event is live, replayed or history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -255,13 +255,13 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A range of missing events, by the server's numbers.
+/// A range of missing events, given by the server's event numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Gap {
-    /// The first number that is missing.
+    /// The number of the first missing event.
     pub from: u64,
-    /// The last number that is missing.
+    /// The number of the last missing event.
     pub to: u64,
 }
 

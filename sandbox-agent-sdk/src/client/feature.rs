@@ -58,12 +58,12 @@ pub enum Support {
     Yes,
     /// The feature is advertised as missing, or a call was refused.
     No,
-    /// Nothing is advertised. The first call shows it.
+    /// Nothing is advertised. The first call shows whether the feature is supported.
     Unknown,
 }
 
 impl Support {
-    /// Returns whether the feature may work, so that a user interface should offer it.
+    /// Returns whether the feature may work. Use it to decide whether a user interface offers the feature.
     #[must_use]
     pub fn is_possible(self) -> bool {
         self != Self::No

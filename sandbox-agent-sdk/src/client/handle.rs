@@ -13,7 +13,7 @@ use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
 use crate::requests::Requests;
 use crate::{ClientOptions, ConnectionState, Error, Events, ServerKind, Session, TerminationInfo};
 
-/// A client of an agent behind a Sandbox Agent server.
+/// A client for one agent of a Sandbox Agent server.
 ///
 /// It is cheap to clone; all clones share at most one connection. By default it connects in the background when it is
 /// built, and the first call waits for the connection. Dropping the last clone (sessions and turns count as clones)
@@ -34,20 +34,19 @@ impl Drop for Handle {
     }
 }
 
-/// The agent requests of a session are addressed to this client while this lives:
-/// [`SandboxAgentClient::claim_requests`].
+/// A claim on the agent requests of a session, released on drop. See [`SandboxAgentClient::claim_requests`].
 #[derive(Debug)]
 #[must_use = "the claim ends when it is dropped"]
 pub struct SessionClaim {
     _pending: PendingCall,
 }
 
-/// A reference to a client that does not keep it alive: [`SandboxAgentClient::downgrade`].
+/// A reference to a client that does not keep it alive. See [`SandboxAgentClient::downgrade`].
 #[derive(Clone)]
 pub struct WeakClient(Weak<Handle>);
 
 impl WeakClient {
-    /// The client, while a handle of it exists.
+    /// Returns the client, if a handle to it still exists.
     ///
     /// # Errors
     /// [`Error::NotConnected`] if the last handle was dropped.
@@ -63,11 +62,11 @@ impl fmt::Debug for WeakClient {
 }
 
 impl SandboxAgentClient {
-    /// Builds a client, which connects in the background unless [`auto_connect`](ClientOptions::auto_connect) is off.
+    /// Builds a client. It connects in the background unless [`auto_connect`](ClientOptions::auto_connect) is off.
     ///
     /// # Errors
-    /// [`Error::Config`] if an option is invalid. To connect in the background, an agent and a tokio runtime are
-    /// required.
+    /// [`Error::Config`] if an option is invalid. Connecting in the background also requires an agent name and a
+    /// tokio runtime.
     pub fn new(options: ClientOptions) -> Result<Self, Error> {
         let agent = options.agent.clone().filter(|agent| !agent.trim().is_empty());
         if options.auto_connect && agent.is_none() {
@@ -92,7 +91,7 @@ impl SandboxAgentClient {
         Ok(client)
     }
 
-    /// Creates the options of a client for the server at this URL.
+    /// Creates client options for the server at this URL.
     pub fn builder(base_url: impl Into<String>) -> ClientOptions {
         ClientOptions::new(base_url)
     }
@@ -101,7 +100,7 @@ impl SandboxAgentClient {
         Self { handle: Arc::new(Handle { inner }) }
     }
 
-    /// A reference for tasks that must not keep the client alive.
+    /// Returns a weak reference, for tasks that must not keep the client alive.
     #[must_use]
     pub fn downgrade(&self) -> WeakClient {
         WeakClient(Arc::downgrade(&self.handle))
@@ -111,9 +110,9 @@ impl SandboxAgentClient {
         &self.handle.inner
     }
 
-    /// Connects to the agent of the options, and returns what the server and the agent can do.
+    /// Connects to the agent that is set in the options. Returns the capabilities of the server and the agent.
     ///
-    /// Waits for a server that is not up yet. Dropping the future cancels the attempt.
+    /// Waits if the server is not up yet. Dropping the future cancels the attempt.
     ///
     /// # Errors
     /// [`Error::AlreadyConnected`] if the client is connected or connecting.
@@ -125,10 +124,10 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Connects to the agent with this name.
+    /// Connects to the agent with this name. Otherwise like [`connect`](Self::connect).
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     pub fn connect_with(
         &self,
         agent: impl Into<String>,
@@ -157,11 +156,11 @@ impl SandboxAgentClient {
 
     /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
-    /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect), and may be called
-    /// repeatedly. On a released server the agent and its sessions end too; on other servers they continue.
+    /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
+    /// called repeatedly. On a released server the agent and its sessions end too; on other servers they continue.
     ///
     /// # Errors
-    /// None today: a server that does not confirm the end in time is not waited for.
+    /// None at present. A server that does not confirm in time is not an error.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
@@ -170,10 +169,11 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Ends the connection as [`disconnect`](Self::disconnect) does, if no call waits for a response and no turn is
-    /// running. Returns whether it did.
+    /// Closes the connection like [`disconnect`](Self::disconnect), but only if no call is pending and no turn is
+    /// running. Returns whether it closed the connection.
     ///
-    /// A turn that begins at this moment either keeps the connection or fails with [`Error::NotConnected`], unsent.
+    /// A turn that starts at the same time either keeps the connection open or fails unsent with
+    /// [`Error::NotConnected`].
     pub fn disconnect_if_idle(&self) -> BoxFuture<'static, bool> {
         let client = self.clone();
         Box::pin(async move { client.inner().disconnect_if_idle().await })
@@ -181,10 +181,10 @@ impl SandboxAgentClient {
 
     /// Restarts the agent.
     ///
-    /// On a released server this ends the agent with all its sessions and starts a new one. On other servers the agent
-    /// is shared: it is started only if it is not running. Sessions that have ended remain so until they are
-    /// [loaded](Self::load_session) or [resumed](Self::resume_session). If several tasks call this after the same end,
-    /// the agent is restarted once for all of them.
+    /// On a released server this ends the agent with all its sessions and starts a new one. On other servers the
+    /// agent is shared and is started only if it is not running. Ended sessions stay ended until they are
+    /// [loaded](Self::load_session) or [resumed](Self::resume_session). If several tasks call this after the same end
+    /// of the agent, it is restarted only once.
     ///
     /// # Errors
     /// [`Error::NotConnected`] if the client was not connected.
@@ -214,22 +214,22 @@ impl SandboxAgentClient {
         self.inner().state()
     }
 
-    /// Returns what the server and the agent can do; `None` without a connection.
+    /// Returns the capabilities of the server and the agent; `None` without a connection.
     #[must_use]
     pub fn capabilities(&self) -> Option<Arc<Capabilities>> {
         self.inner().present()?.capabilities()
     }
 
-    /// Returns whether the server or the agent supports a feature, from what they advertise and what calls have shown.
+    /// Returns whether the server or the agent supports a feature, from what they advertise and from earlier calls.
     ///
-    /// Sends nothing. A user interface offers what [is possible](Support::is_possible). Without a connection the support
-    /// is unknown.
+    /// Sends nothing. A user interface can offer a feature if it [is possible](Support::is_possible). Returns
+    /// [`Support::Unknown`] without a connection.
     #[must_use]
     pub fn supports(&self, feature: impl Into<Feature>) -> Support {
         self.inner().present().map_or(Support::Unknown, |connection| connection.supports(feature.into()))
     }
 
-    /// Returns how the agent ended, if that ended the connection.
+    /// Returns how the agent ended, if its end closed the connection.
     #[must_use]
     pub fn termination(&self) -> Option<TerminationInfo> {
         match self.state() {
@@ -238,31 +238,32 @@ impl SandboxAgentClient {
         }
     }
 
-    /// Subscribes to the events of the connection and of all sessions, from now on.
+    /// Subscribes to all later events of the connection and of all sessions.
     pub fn events(&self) -> Events {
         self.inner().hub.subscribe()
     }
 
-    /// Opens a lossless log of all events, from a stream position or from now on. See [`stream`](crate::stream).
+    /// Opens a lossless log of all events, from a stream position or from now. See [`stream`](crate::stream).
     ///
-    /// It has everything in one order, with stream positions and settlements. It is for layers that must not miss
-    /// anything, such as a store; [`events`](Self::events) may drop events.
+    /// The log has all events in one order, with stream positions and the settlements of calls. Use it for layers
+    /// that must not miss anything, such as a store; [`events`](Self::events) may drop events.
     pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
         EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
     }
 
-    /// Reads a part of the server's stream again, from a position up to the event with the number `to`, or up to now.
+    /// Reads a part of the server's stream again, from a position on.
     ///
-    /// It has the events of all sessions and all clients of the endpoint.
+    /// Reading ends at the event with the number `to`, or at the current end of the stream. The result contains the
+    /// events of all sessions and all clients of the endpoint.
     pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
         StreamReader::new(Arc::clone(self.inner()), from, to.into())
     }
 
-    /// Counts the agent requests of a session as addressed to this client for as long as the claim lives.
+    /// Routes the agent requests of a session to this client until the claim is dropped.
     ///
-    /// On a shared endpoint a request is addressed to this client only while a call of this client about its session is
-    /// pending. A program that continues the work of another one, which began a turn and was killed, claims the session
-    /// until that turn ends.
+    /// On a shared endpoint, a request is routed to this client only while it has a pending call for the same
+    /// session. If another process started a turn and was killed, a process that takes over its work claims the
+    /// session until that turn ends.
     pub fn claim_requests(&self, session_id: &str) -> SessionClaim {
         SessionClaim { _pending: self.inner().hub.pending_call(session_id) }
     }

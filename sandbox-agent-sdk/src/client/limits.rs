@@ -3,13 +3,13 @@
 use crate::Error;
 use crate::convert::decoded::decoded_size;
 
-/// Bounds on what a client accepts over the wire.
+/// Limits on the data that a client accepts from a server.
 ///
-/// Every bound has a default that fits real agents. What exceeds a bound fails with a typed error or is reported as
-/// an event; it never exhausts the memory of the program.
+/// Every limit has a default that fits real agents. Data that exceeds a limit causes a typed error or an event; it
+/// never exhausts the memory of the program.
 ///
-/// Sizes of bodies are those of their text. JSON takes more memory once it is decoded: up to
-/// [`expansion`](Self::expansion) times the bound of its kind is accepted.
+/// Body sizes are measured as text. Decoded JSON takes more memory: a body may take up to
+/// [`expansion`](Self::expansion) times its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -19,21 +19,21 @@ pub struct Limits {
     pub control: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
-    /// The largest page of a list of sessions, in bytes. Default 16 MiB.
+    /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
-    /// The largest list of sessions over all its pages, in bytes. Default 64 MiB.
+    /// The largest listing of sessions, all pages together, in bytes. Default 64 MiB.
     pub session_list: usize,
-    /// How many pages a list of sessions may have. Default 1,000.
+    /// The maximum number of pages in a listing of sessions. Default 1,000.
     pub list_pages: usize,
-    /// How many times the bound of its kind a body may take once it is decoded. Default 8.
+    /// How much more memory than its limit a body may take once decoded, as a factor. Default 8.
     pub expansion: usize,
-    /// How many agent requests may be open at a time. Further ones are answered with an error. Default 1,024.
+    /// How many agent requests may be open at the same time. Further requests get an error response. Default 1,024.
     pub open_requests: usize,
-    /// How many bytes all open agent requests may take once they are decoded. Further ones are answered with an
-    /// error. Default 64 MiB.
+    /// How many bytes all open agent requests together may take once decoded. Further requests get an error response.
+    /// Default 64 MiB.
     pub open_request_bytes: usize,
-    /// How many [unclaimed requests](crate::requests::UnclaimedRequest) can be claimed at a time. When another one
-    /// arrives, the oldest is left to its client. Default 64.
+    /// How many [unclaimed requests](crate::requests::UnclaimedRequest) can be claimed at the same time. When another
+    /// one arrives, the oldest can no longer be claimed. Default 64.
     pub unclaimed_requests: usize,
     /// The longest session id, in bytes. Default 1 KiB.
     pub session_id: usize,
@@ -77,13 +77,13 @@ setters! {
     health: "the largest response to a health check, in bytes",
     control: "the largest JSON response of any other control call, in bytes",
     message: "the largest message of a connection, in bytes",
-    session_page: "the largest page of a list of sessions, in bytes",
-    session_list: "the largest list of sessions over all its pages, in bytes",
-    list_pages: "how many pages a list of sessions may have",
-    expansion: "how many times the bound of its kind a body may take once it is decoded",
-    open_requests: "how many agent requests may be open at a time",
-    open_request_bytes: "how many bytes all open agent requests may take once they are decoded",
-    unclaimed_requests: "how many unclaimed requests can be claimed at a time",
+    session_page: "the largest page in a listing of sessions, in bytes",
+    session_list: "the largest listing of sessions, all pages together, in bytes",
+    list_pages: "the maximum number of pages in a listing of sessions",
+    expansion: "how much more memory than its limit a body may take once decoded, as a factor",
+    open_requests: "how many agent requests may be open at the same time",
+    open_request_bytes: "how many bytes all open agent requests together may take once decoded",
+    unclaimed_requests: "how many unclaimed requests can be claimed at the same time",
     session_id: "the longest session id, in bytes",
 }
 

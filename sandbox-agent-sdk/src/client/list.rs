@@ -44,12 +44,12 @@ impl SessionList {
         Self { sessions: sessions.fuse().boxed() }
     }
 
-    /// Returns the next session.
+    /// Returns the next session, or `None` after the last one.
     pub async fn next(&mut self) -> Option<Result<SessionInfo, Error>> {
         self.sessions.next().await
     }
 
-    /// Returns all sessions.
+    /// Collects all sessions.
     ///
     /// # Errors
     /// The first error of the stream.

@@ -19,9 +19,9 @@ use crate::event::{Gap, Origin};
 
 /// A lossless log of all events from a position on, in one order.
 ///
-/// Entries wait in memory within the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond it are
-/// read from the server again when the reader gets there. If the server no longer has them, a [`LogRecord::Missing`]
-/// stands for them.
+/// Entries wait in memory up to the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond the
+/// budget are read from the server again when the reader reaches them. If the server no longer has them, the log
+/// contains a [`LogRecord::Missing`] in their place.
 #[derive(Debug)]
 #[must_use = "a log that is not read only fills its memory"]
 pub struct EventLog {
@@ -60,7 +60,7 @@ impl EventLog {
     /// Returns the next entry, or `None` after the client was dropped.
     ///
     /// # Cancel safety
-    /// Nothing is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Option<LogEntry> {
         loop {
             let entry = match &mut self.catching_up {

@@ -22,7 +22,7 @@ pub struct LoginMethod {
     pub description: Option<String>,
     /// How the user logs in.
     pub kind: LoginKind,
-    /// The member `_meta`.
+    /// The `_meta` field.
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
 }
@@ -34,7 +34,7 @@ pub struct LoginMethod {
 pub enum LoginKind {
     /// The agent logs in when [`authenticate`](crate::SandboxAgentClient::authenticate) is called.
     Agent,
-    /// The agent needs environment variables, which must be set before it starts.
+    /// The agent needs environment variables. Set them before the agent starts.
     #[non_exhaustive]
     Variables {
         /// The variables.
@@ -42,21 +42,21 @@ pub enum LoginKind {
         /// Where the user gets the values.
         link: Option<String>,
     },
-    /// The user runs the agent's program in a terminal: [`LoginMethod::terminal_command`]. It is not passed to
+    /// The user runs the agent's program in a terminal: [`LoginMethod::terminal_command`]. Do not pass this method to
     /// [`authenticate`](crate::SandboxAgentClient::authenticate).
     #[non_exhaustive]
     Terminal {
-        /// The program, if it is not the one that the agent is started with.
+        /// The program, if it differs from the agent's own program.
         program: Option<String>,
-        /// Arguments to add.
+        /// The arguments of the program.
         args: Vec<String>,
-        /// Environment variables to set.
+        /// The environment variables of the program.
         env: BTreeMap<String, String>,
     },
-    /// A kind that this version does not know.
+    /// A kind of login that this version does not know.
     #[non_exhaustive]
     Other {
-        /// Its name.
+        /// The name of the kind.
         name: String,
     },
 }
@@ -65,7 +65,7 @@ pub enum LoginKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LoginVariable {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
     /// The display name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct LoginVariable {
     pub optional: bool,
 }
 
-/// The agent requires a login for this call.
+/// The error of a call that requires a login.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
@@ -108,10 +108,10 @@ impl LoginMethod {
         })
     }
 
-    /// The command that a user runs in a terminal to log in; `None` if this login needs none.
+    /// Returns the command that a user runs in a terminal to log in; `None` for other kinds of login.
     ///
-    /// `program` is the agent's program as it is started on the machine where the login shall count. What the agent says
-    /// becomes arguments and variables of a command, so show it to the user before it runs:
+    /// `program` is the agent's program on the machine where the user logs in. The agent chooses the arguments and
+    /// environment variables of the command, so show it to the user before running it:
     ///
     /// ```no_run
     /// # fn login(method: &sandbox_agent_sdk::login::LoginMethod) -> std::io::Result<()> {

@@ -16,7 +16,7 @@ use crate::{Error, Event};
 type Outcome = Result<TurnOutcome, Error>;
 
 impl Session {
-    /// Returns what the session used so far: tokens, cost, turns, time. See [`usage`](crate::usage).
+    /// Returns the usage of the session so far: tokens, cost, turns, time. See [`usage`](crate::usage).
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
         self.client().inner().hub.usage(|usage| usage.of_session(self.id()))
@@ -29,13 +29,13 @@ impl Session {
 }
 
 impl SandboxAgentClient {
-    /// Returns what all sessions used that this client has created, loaded, resumed or prompted.
+    /// Returns the total usage of all sessions that this client has created, loaded, resumed or prompted.
     #[must_use]
     pub fn usage(&self) -> UsageTotals {
         self.inner().hub.usage(|usage| usage.of_all())
     }
 
-    /// Sets the budget of all sessions of this client together, or removes it with `None`. Earlier usage counts.
+    /// Sets one budget for all sessions of this client, or removes it with `None`. Earlier usage counts.
     pub fn set_budget(&self, budget: impl Into<Option<Budget>>) {
         self.inner().hub.usage(|usage| usage.set_budget(None, budget.into()));
     }

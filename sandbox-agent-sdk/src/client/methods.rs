@@ -18,7 +18,7 @@ use crate::update::ConfigOption;
 use crate::{Error, Prompt};
 
 impl SandboxAgentClient {
-    /// Sends a prompt to a session: [`Session::prompt`](crate::Session::prompt).
+    /// Sends a prompt to a session. See [`Session::prompt`](crate::Session::prompt).
     pub fn prompt(&self, session_id: impl Into<String>, prompt: impl Into<Prompt>) -> Turn {
         self.session(session_id).prompt(prompt)
     }
@@ -26,7 +26,7 @@ impl SandboxAgentClient {
     /// Sets the mode of a session. If the agent has a mode option instead of modes, this sets that option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has neither.
+    /// [`Error::Unsupported`] if the agent has neither modes nor a mode option.
     pub fn set_session_mode(
         &self,
         session_id: impl Into<String>,
@@ -79,7 +79,7 @@ impl SandboxAgentClient {
     /// Sets the model of a session. If the agent has a model option instead of models, this sets that option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has neither.
+    /// [`Error::Unsupported`] if the agent has neither models nor a model option.
     pub fn set_session_model(
         &self,
         session_id: impl Into<String>,
@@ -103,7 +103,7 @@ impl SandboxAgentClient {
     /// Returns the models that a session, or the agent, can use.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server does not know.
+    /// [`Error::Unsupported`] if the server cannot list models.
     pub fn list_models(&self, session_id: Option<&str>) -> BoxFuture<'static, Result<ModelList, Error>> {
         let (client, id) = (self.clone(), session_id.map(str::to_owned));
         Box::pin(async move {
@@ -123,7 +123,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Changes the metadata of a session, key by key. A key that is `null` is stored as `null`.
+    /// Changes the metadata of a session, key by key. A `null` value is stored as `null`.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not store metadata.
@@ -139,12 +139,12 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Detaches from a session without ending it, so that its events are no longer sent to this client.
+    /// Detaches from a session without ending it. The server stops sending its events to this client.
     ///
     /// A later call about the session attaches to it again.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server cannot do that.
+    /// [`Error::Unsupported`] if the server cannot detach clients.
     pub fn detach_session(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         self.about(DETACH, session_id.into(), json!({}), Needs::Nothing, |_, _| Ok(()))
     }
@@ -168,21 +168,21 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Logs in to the agent by one of its [login methods](crate::connection::Capabilities::auth_methods).
+    /// Logs in to the agent with one of its [login methods](crate::connection::Capabilities::auth_methods).
     ///
-    /// With an API key in the agent's environment, connecting does this; see
+    /// Not needed if the agent's environment has an API key: connecting then logs in automatically. See
     /// [`ClientOptions::auto_authenticate`](crate::ClientOptions::auto_authenticate).
     ///
     /// # Errors
-    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it has no logins.
+    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it has no login methods.
     pub fn authenticate(&self, method_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         self.authenticate_with(method_id, Map::new())
     }
 
-    /// Logs in with additional parameters, such as `_meta`, for agents that need more than the method.
+    /// Logs in with additional parameters, such as `_meta`, for agents that need more than the method id.
     ///
     /// # Errors
-    /// As [`authenticate`](Self::authenticate).
+    /// The errors of [`authenticate`](Self::authenticate).
     pub fn authenticate_with(
         &self,
         method_id: impl Into<String>,
@@ -201,7 +201,7 @@ impl SandboxAgentClient {
     /// Returns the server's record of a session, including how it ended.
     ///
     /// # Errors
-    /// An error that [is "not found"](Error::is_not_found) if the server does not know the session.
+    /// An error whose [`is_not_found`](Error::is_not_found) is true if the server does not know the session.
     pub fn get_session(
         &self,
         session_id: impl Into<String>,
@@ -218,7 +218,7 @@ impl SandboxAgentClient {
     /// Calls any method of the agent or the server, and returns the raw result.
     ///
     /// # Errors
-    /// As every call.
+    /// [`Error::Rpc`] if the method fails, and the errors of every call, such as [`Error::NotConnected`].
     pub fn raw_request(
         &self,
         method: impl Into<String>,
@@ -228,10 +228,10 @@ impl SandboxAgentClient {
         Box::pin(async move { client.inner().connection().await?.call(&method, params).await })
     }
 
-    /// Sends any notification.
+    /// Sends any notification to the agent or the server.
     ///
     /// # Errors
-    /// As every call.
+    /// The errors of every call, such as [`Error::NotConnected`].
     pub fn raw_notify(
         &self,
         method: impl Into<String>,

@@ -37,7 +37,7 @@ pub struct NewSession {
 impl NewSession {
     /// Creates options for a session in this directory of the server's machine.
     ///
-    /// The path must be absolute; a call with another path fails before anything is sent.
+    /// The path must be absolute; otherwise the call fails before anything is sent.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         let directory = directory.as_ref();
         let invalid = match directory.to_str() {
@@ -56,10 +56,12 @@ impl NewSession {
         }
     }
 
-    /// Adds a directory of the server's machine that the session may use, by its absolute path. Relative paths still
-    /// refer to the working directory.
+    /// Adds a directory of the server's machine that the session may use. The path must be absolute. Relative paths
+    /// in the session still start at the working directory.
     ///
-    /// Agents without this feature would ignore the directory, so the call fails with [`Error::Unsupported`]: [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories).
+    /// Fails with [`Error::Unsupported`] if the agent lacks
+    /// [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories), because it would ignore
+    /// the directory.
     pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
         let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
         if let Some(directories) = directories.as_array_mut() {
@@ -93,7 +95,7 @@ impl NewSession {
         self.edit(|metadata| metadata.with_variant(variant))
     }
 
-    /// Sets the thought level: a value of the agent's option of that category, set when the session was created.
+    /// Sets the thought level. It is set through the agent's option of that category after the session was created.
     pub fn thought_level(mut self, level: impl Into<String>) -> Self {
         self.thought_level = Some(level.into());
         self
@@ -104,7 +106,7 @@ impl NewSession {
         self.edit(|metadata| metadata.with_requested_session_id(id))
     }
 
-    /// Sets the permission mode.
+    /// Sets the permission mode of the session.
     pub fn permission_mode(self, mode: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_permission_mode(mode))
     }
@@ -114,12 +116,12 @@ impl NewSession {
         self.edit(|metadata| metadata.with_skills(skills))
     }
 
-    /// Sets the requested version of the agent.
+    /// Requests a version of the agent.
     pub fn agent_version_requested(self, version: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_agent_version_requested(version))
     }
 
-    /// Sets another agent than the connection's, for servers with several agents on one connection.
+    /// Selects another agent than the connection's, on servers with several agents per connection.
     pub fn agent(self, agent: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_agent(agent))
     }
@@ -148,13 +150,13 @@ impl NewSession {
         self
     }
 
-    /// Adds a namespace to `_meta`.
+    /// Adds an entry to the `_meta` field of the request.
     pub fn meta(mut self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
         self.meta.insert(namespace.into(), value.into());
         self
     }
 
-    /// Adds any other parameter.
+    /// Adds any other parameter to the request.
     pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.params.insert(name.into(), value.into());
         self
@@ -296,7 +298,7 @@ impl OpenSession {
         Self { new: NewSession::in_dir(directory) }
     }
 
-    /// Sets the agent of the session, for servers with several agents on one connection.
+    /// Sets the agent of the session, on servers with several agents per connection.
     pub fn agent(self, agent: impl Into<String>) -> Self {
         Self { new: self.new.agent(agent) }
     }
@@ -306,7 +308,7 @@ impl OpenSession {
         Self { new }
     }
 
-    /// Adds a directory that the session may use: [`NewSession::additional_directory`].
+    /// Adds a directory that the session may use. See [`NewSession::additional_directory`].
     pub fn additional_directory(self, directory: impl Into<String>) -> Self {
         Self { new: self.new.additional_directory(directory) }
     }
@@ -316,12 +318,12 @@ impl OpenSession {
         Self { new: self.new.mcp_server(name, server) }
     }
 
-    /// Adds a namespace to `_meta`.
+    /// Adds an entry to the `_meta` field of the request.
     pub fn meta(self, namespace: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.meta(namespace, value) }
     }
 
-    /// Adds any other parameter.
+    /// Adds any other parameter to the request.
     pub fn param(self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { new: self.new.param(name, value) }
     }
@@ -338,7 +340,7 @@ fn is_absolute(path: &str) -> bool {
     }
 }
 
-/// Which sessions are listed.
+/// Selects the sessions to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "a description does nothing until it is given to a client"]
 pub struct ListSessions {

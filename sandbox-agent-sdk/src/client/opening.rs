@@ -31,13 +31,13 @@ pub(crate) enum Others {
 impl SandboxAgentClient {
     /// Creates a session.
     ///
-    /// Updates that arrive before the response are stored for [`Session::events`]. Mode, model and thought level are set
-    /// by separate calls if the server does not set them. If the server no longer knows the connection, the client
-    /// reconnects and repeats the call once.
+    /// Updates that arrive before the response are stored for [`Session::events`]. If the server does not set the
+    /// mode, model and thought level itself, separate calls set them. If the server no longer knows the connection,
+    /// the client reconnects and repeats the call once.
     ///
     /// # Errors
-    /// As every call, for example [`Error::NotConnected`] and [`Error::AgentEnded`]. [`Error::Unsupported`] if the agent
-    /// cannot set the mode, model or thought level; then no session is left behind.
+    /// The errors of every call, such as [`Error::NotConnected`] and [`Error::AgentEnded`]. [`Error::Unsupported`] if
+    /// the agent cannot set the mode, model or thought level; the new session is then discarded.
     pub fn new_session(&self, new: NewSession) -> BoxFuture<'static, Result<Session, Error>> {
         let client = self.clone();
         Box::pin(async move {
@@ -87,7 +87,7 @@ impl SandboxAgentClient {
 
     /// Loads a session with its history.
     ///
-    /// The history is in [`Session::history`], and on the session's events with
+    /// [`Session::history`] returns the history. Subscribers of the session receive it with
     /// [`Origin::History`](crate::event::Origin::History).
     ///
     /// # Errors
@@ -145,14 +145,14 @@ impl SandboxAgentClient {
         Ok(Session::loaded(self.clone(), id.to_owned(), answer, history))
     }
 
-    /// Resumes a session without its history. An agent that can only load sessions loads it.
+    /// Resumes a session without its history. If the agent can only load sessions, this loads the session.
     ///
-    /// Updates before the response are in [`Session::history`], and on the session's events with
-    /// [`Origin::History`](crate::event::Origin::History). On a shared endpoint they are live, because they may belong to a
-    /// running turn of another client.
+    /// Updates that arrive before the response are in [`Session::history`], and subscribers of the session receive
+    /// them with [`Origin::History`](crate::event::Origin::History). On a shared endpoint they are live, because they
+    /// may belong to a running turn of another client.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent can do neither.
+    /// [`Error::Unsupported`] if the agent can neither resume nor load sessions.
     pub fn resume_session(
         &self,
         session_id: impl Into<String>,

@@ -19,7 +19,7 @@ use crate::{Error, PermissionDecision, PermissionPolicy, PermissionRequest, Sand
 pub(crate) type SharedProvider =
     Arc<dyn Fn(TokenUse) -> BoxFuture<'static, Result<Token, TokenError>> + Send + Sync>;
 
-/// The kinds of servers. A client detects the kind of its server.
+/// The kinds of servers. A client detects the kind of its server by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerKind {
@@ -46,10 +46,10 @@ impl fmt::Display for ServerKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DropPolicy {
-    /// The turn is cancelled.
+    /// Cancels the turn.
     #[default]
     Cancel,
-    /// The turn continues. Subscribers of the session's events receive its updates.
+    /// Lets the turn continue. Subscribers of the session's events receive its updates.
     Detach,
 }
 
@@ -68,12 +68,12 @@ pub struct ClientTimeouts {
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
     /// How long an agent may take to confirm that it has replayed the whole conversation of a loaded session. Default
-    /// 5 s. It is requested only if the conversation does not end with a message of the agent.
+    /// 5 s. The client asks for this only if the conversation does not end with a message of the agent.
     pub replay: Duration,
     /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
     /// confirm it while their agent runs, so the client does not wait for them.
     pub disconnect: Duration,
-    /// How long calls wait for the details of an agent's end after its first sign. Default 500 ms.
+    /// How long a failed call waits for details about the agent's end. Default 500 ms.
     pub termination: Duration,
 }
 
@@ -182,7 +182,7 @@ impl ClientOptions {
         }
     }
 
-    /// Sets the agent, such as `claude`.
+    /// Sets the name of the agent, such as `claude`.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
@@ -194,9 +194,9 @@ impl ClientOptions {
         self
     }
 
-    /// Sets whether the client logs in to the agent after connecting, if that needs no user. Default true.
+    /// Sets whether the client logs in to the agent after connecting, if no user is needed. Default true.
     ///
-    /// These are the login methods that take an API key from the agent's environment (`codex-api-key`,
+    /// This applies to the login methods that read an API key from the agent's environment (`codex-api-key`,
     /// `openai-api-key`, `anthropic-api-key`). A failed login does not fail the connection, because not every agent
     /// needs one.
     pub fn auto_authenticate(mut self, auto: bool) -> Self {
@@ -204,7 +204,7 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the kind of server, which skips its detection.
+    /// Sets the kind of server and skips its detection.
     pub fn server(mut self, kind: ServerKind) -> Self {
         self.server = Some(kind);
         self
@@ -217,7 +217,7 @@ impl ClientOptions {
         self
     }
 
-    /// Sets a provider that supplies a token before every request.
+    /// Sets a provider that returns the token for every request.
     ///
     /// If the server rejects a token, the provider is called once more.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
@@ -242,7 +242,7 @@ impl ClientOptions {
         self
     }
 
-    /// Sends the messages of connections through this, in this project's own tests.
+    /// Sends the messages of connections through `sender`. For tests of this project only.
     #[cfg(feature = "fuzzing")]
     #[doc(hidden)]
     pub fn http_sender(mut self, sender: impl acp_http_client::HttpSender) -> Self {
@@ -262,7 +262,7 @@ impl ClientOptions {
         self
     }
 
-    /// Sets what happens to a running turn that is dropped. By default it is cancelled.
+    /// Sets what happens to a running turn that is dropped. Default [`DropPolicy::Cancel`].
     pub fn on_turn_drop(mut self, policy: DropPolicy) -> Self {
         self.drop_policy = policy;
         self
@@ -270,8 +270,8 @@ impl ClientOptions {
 
     /// Sets whether incomplete turns are completed from the agent's own history. Default false.
     ///
-    /// [`Turn::text`](crate::Turn::text) and [`Turn::collect`](crate::Turn::collect) then load the session again, if the
-    /// agent can load sessions.
+    /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
+    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self
@@ -279,8 +279,8 @@ impl ClientOptions {
 
     /// Sets how many bytes of updates may wait for one subscriber or turn. Default 64 MiB.
     ///
-    /// Further updates are dropped and counted. Agent requests, and changes of sessions and of the connection, have
-    /// separate budgets of the same size (at least 1 MiB), so a flood of updates does not displace them.
+    /// Further updates are dropped and counted. Agent requests, session changes and connection changes have separate
+    /// budgets of the same size (at least 1 MiB), so that many updates do not displace them.
     pub fn event_budget(mut self, bytes: usize) -> Self {
         self.event_budget = bytes;
         self
@@ -294,20 +294,21 @@ impl ClientOptions {
 
     /// Sets the policy that decides permission requests first.
     ///
-    /// By default it leaves every decision to the [handler](Self::permission_handler), to turns that are read by
-    /// [`next_event`](crate::Turn::next_event), and to [deciding](crate::Events::deciding) subscriptions. Without any of
-    /// these, requests are refused.
+    /// By default the policy decides nothing. The [handler](Self::permission_handler),
+    /// [deciding](crate::Events::deciding) subscriptions and turns that are read with
+    /// [`next_event`](crate::Turn::next_event) decide instead. Without any of these, requests are refused.
     pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
         self.permissions = policy;
         self
     }
 
-    /// Sets an asynchronous function that decides the requests which the policy leaves open.
+    /// Sets an asynchronous function that decides the requests that the policy leaves open.
     ///
-    /// Each request runs it in a task of its own, so it may wait, for example for a user. The request contains the tool
-    /// call with everything that the agent reported about it before. If the request ends in another way (the turn is
-    /// cancelled, the agent dies), the future is dropped. If it returns [`PermissionDecision::Ask`] or
-    /// panics, the request is refused. While there is a handler, turns and subscriptions only see requests.
+    /// Each request runs the function in its own task, so it may wait, for example for a user. The request contains
+    /// the tool call with everything that the agent has reported about it. The future is dropped if the request ends
+    /// in another way: the turn is cancelled or the agent exits. If the function returns [`PermissionDecision::Ask`]
+    /// or panics, the request is refused. While a handler is set, turns and subscriptions receive requests but cannot
+    /// decide them.
     ///
     /// # Examples
     /// ```
@@ -332,7 +333,7 @@ impl ClientOptions {
         self
     }
 
-    /// Sets a function as the policy: [`PermissionPolicy::function`].
+    /// Sets a function as the policy. See [`PermissionPolicy::function`].
     pub fn permission_policy(
         self,
         policy: impl Fn(&PermissionRequest) -> PermissionDecision + Send + Sync + 'static,
@@ -350,7 +351,7 @@ impl ClientOptions {
 
     /// Sets whether support for [notices](crate::UpdateKind::Notice) is advertised to agents. Default true.
     ///
-    /// Without it, agents write such information into their messages.
+    /// If it is not advertised, agents write such information into their messages.
     pub fn notices(mut self, shown: bool) -> Self {
         self.notices = shown;
         self
@@ -358,25 +359,25 @@ impl ClientOptions {
 
     /// Sets whether [terminal logins](crate::client::login::LoginKind::Terminal) are advertised to agents. Default false.
     ///
-    /// Agents offer such logins only if they are.
+    /// Agents offer such logins only to clients that advertise support.
     pub fn terminal_logins(mut self, possible: bool) -> Self {
         self.terminal_logins = possible;
         self
     }
 
-    /// Sets the budget of all sessions of the client together.
+    /// Sets one budget for all sessions of the client.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Sets the name and version of the application that are sent to agents.
+    /// Sets the application's name and version, which are sent to agents.
     pub fn client_info(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.client_info = (name.into(), version.into());
         self
     }
 
-    /// Builds the client: [`SandboxAgentClient::new`].
+    /// Builds the client. See [`SandboxAgentClient::new`].
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is invalid.

@@ -19,12 +19,12 @@ use crate::event::{Gap, Origin};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, ServerKind, Update};
 
-/// Reads the server's stream from a position on, over a separate stream.
+/// Reads the server's stream from a position on, over a separate HTTP stream.
 ///
 /// It returns everything in the server's replay buffer: updates, agent requests and responses of all sessions and
 /// clients. If the position belongs to another incarnation of the server, [`Event::ServerRestarted`] comes first, and
-/// the entries begin with the first event of the replay buffer. [`LogRecord::Missing`] stands for events that the server
-/// no longer has.
+/// the entries start at the beginning of the replay buffer. If the server no longer has some events, a
+/// [`LogRecord::Missing`] takes their place.
 #[must_use = "nothing is read before the first call of `next`"]
 pub struct StreamReader {
     state: State,
@@ -89,15 +89,15 @@ impl StreamReader {
         }
     }
 
-    /// Returns the next entry, or `None` at the end: behind the number `to`, or behind everything that the server had
-    /// when reading began.
+    /// Returns the next entry, or `None` at the end. The end is the event with the number `to`, or the last event
+    /// that the server had when reading began.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not number its events. [`Error::NotConnected`] without a connection.
-    /// Nothing follows an error.
+    /// After an error, it returns `None`.
     ///
     /// # Cancel safety
-    /// Nothing is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Option<Result<LogEntry, Error>> {
         loop {
             match &mut self.state {
@@ -129,15 +129,16 @@ impl StreamReader {
         }
     }
 
-    /// Whether the event at the position where reading began was found, unchanged: the server has not restarted since
-    /// it was sent. `None` if the server no longer has that event.
+    /// Returns whether the server has not restarted since it sent the event at the start position. This is the case
+    /// if that event was found unchanged. Returns `None` if the server no longer has the event.
     #[must_use]
     pub fn is_same_stream(&self) -> Option<bool> {
         self.is_same
     }
 
-    /// Routes an agent request that was read to this client, as one that is addressed to it, while the reader is held.
-    /// It is for a session whose owner is gone. Returns whether the request was read.
+    /// Routes an agent request that was read to the handlers of this client. Returns whether the request was read.
+    ///
+    /// Use it for a session whose owner has gone. The reader must stay alive until the request is answered.
     pub async fn offer(&mut self, request_id: &str) -> bool {
         let Some(opened) = self.opened() else { return false };
         let Some((request, responder)) = opened.take_request(request_id) else { return false };
@@ -146,7 +147,7 @@ impl StreamReader {
         true
     }
 
-    /// Responds to an agent request that was read. Returns whether the request was read and is not answered yet.
+    /// Responds to an agent request that was read. Returns whether the request was read and has no response yet.
     pub fn respond(&mut self, request_id: &str, result: &Value) -> bool {
         let request = self.opened().and_then(|opened| opened.take_request(request_id));
         request.is_some_and(|(_, responder)| responder.respond(result))
@@ -339,7 +340,7 @@ impl Opened {
         if order == wire::Order::Verified || is_open {
             return Ok(());
         }
-        let source = Arc::new(std::io::Error::other("the stream broke while it was read"));
+        let source = Arc::new(std::io::Error::other("the stream was interrupted while it was read"));
         Err(Error::ConnectionLost { what: "reading the stream".to_owned(), source })
     }
 
@@ -476,7 +477,7 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
     let mut message: Value = serde_json::from_str(raw.as_str()).ok()?;
     let result = match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
         Some(error) => {
-            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "an error that cannot be decoded");
+            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "the error cannot be decoded");
             Err(serde_json::from_value(error).unwrap_or(unknown))
         }
         None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),

@@ -15,7 +15,7 @@ use crate::session::{ModelList, SessionInfo, SessionMetadata, SessionSnapshot, T
 use crate::update::ConfigOption;
 use crate::{Error, Events, NewSession, Prompt, TerminationInfo, Update};
 
-/// What a session is doing, as far as this client knows.
+/// The state of a session's turn, as far as this client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TurnState {
@@ -66,13 +66,13 @@ impl Session {
         &self.client
     }
 
-    /// Returns the history that the agent sent when the session was loaded. Empty for other sessions.
+    /// Returns the history that the agent sent when the session was loaded. Empty if the session was not loaded.
     #[must_use]
     pub fn history(&self) -> &[Update] {
         &self.history
     }
 
-    /// Returns the current state of the session: modes, models, options, commands, tools, title, metadata.
+    /// Returns the current state of the session: modes, models, options, commands, tools, title and metadata.
     ///
     /// The returned snapshot does not change; call this again for a newer one.
     #[must_use]
@@ -101,10 +101,10 @@ impl Session {
         Turn::start(self.clone(), &prompt.into(), None)
     }
 
-    /// Sends a prompt after a function has run with the request id of the prompt.
+    /// Sends a prompt after `before` has run with the request id of the prompt.
     ///
-    /// For write-ahead layers: they store the prompt under the id that its response has in the
-    /// [stream](crate::stream). If the function fails, the prompt is not sent, and the turn fails with its error.
+    /// For layers that write ahead: `before` can store the prompt under the id that its response has in the
+    /// [stream](crate::stream). If `before` fails, the prompt is not sent, and the turn fails with the same error.
     pub fn prompt_after<F, R>(&self, prompt: impl Into<Prompt>, before: F) -> Turn
     where
         F: FnOnce(String) -> R + Send + 'static,
@@ -128,12 +128,12 @@ impl Session {
         self.prompt_with(prompt, Before(Some(before)))
     }
 
-    /// Like [`prompt`](Self::prompt), with a layer that stores the prompt before it is sent and may have it sent again.
+    /// Sends a prompt through a layer that stores it before it is sent and may have it sent again.
     pub fn prompt_with(&self, prompt: impl Into<Prompt>, layer: impl PromptLayer) -> Turn {
         Turn::start(self.clone(), &prompt.into(), Some(Box::new(layer)))
     }
 
-    /// Cancels the running turn: [`SandboxAgentClient::cancel`].
+    /// Cancels the running turn. See [`SandboxAgentClient::cancel`].
     ///
     /// # Errors
     /// [`Error::Timeout`] if the turn does not stop in time.
@@ -141,13 +141,13 @@ impl Session {
         self.client.cancel(self.id())
     }
 
-    /// Returns whether a turn of this client is running.
+    /// Returns whether a turn of this client is running or being cancelled.
     #[must_use]
     pub fn turn_state(&self) -> TurnState {
         *self.client.inner().hub.watch_turn(&self.id).borrow()
     }
 
-    /// Returns how the session ended; `None` if it is active, or was loaded or resumed since.
+    /// Returns how the session ended; `None` if it is active or was loaded or resumed after its end.
     #[must_use]
     pub fn termination(&self) -> Option<TerminationInfo> {
         self.client.inner().hub.ended(&self.id)
@@ -155,8 +155,8 @@ impl Session {
 
     /// Subscribes to the events of the session.
     ///
-    /// The subscription begins with the stored events that no subscriber and no turn received: those before the
-    /// response that created the session, and those between turns.
+    /// The subscription starts with stored events that no subscriber and no turn has received: events that came
+    /// before the response that created the session, and events between turns.
     pub fn events(&self) -> Events {
         self.client.inner().hub.subscribe_session(&self.id)
     }
@@ -164,7 +164,7 @@ impl Session {
     /// Sets the mode. If the agent has a mode option instead of modes, this sets that option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has neither.
+    /// [`Error::Unsupported`] if the agent has neither modes nor a mode option.
     pub fn set_mode(&self, mode: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let mode = mode.into();
         self.or_by_option(self.client.set_mode_by_method(self.id(), mode.clone()), "mode", mode)
@@ -173,7 +173,7 @@ impl Session {
     /// Sets the model. If the agent has a model option instead of models, this sets that option.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has neither.
+    /// [`Error::Unsupported`] if the agent has neither models nor a model option.
     pub fn set_model(&self, model: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let model = model.into();
         self.or_by_option(self.client.set_model_by_method(self.id(), model.clone()), "model", model)
@@ -199,7 +199,7 @@ impl Session {
     /// Sets the thought level, through the agent's option of that category.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent has none.
+    /// [`Error::Unsupported`] if the agent has no such option.
     pub fn set_thought_level(
         &self,
         level: impl Into<String>,
@@ -232,7 +232,7 @@ impl Session {
         self.client.set_session_config_option(self.id(), option, value)
     }
 
-    /// Changes the metadata: [`SandboxAgentClient::set_metadata`].
+    /// Changes the metadata. See [`SandboxAgentClient::set_metadata`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not store metadata.
@@ -243,7 +243,7 @@ impl Session {
     /// Returns the models that the session can use.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server does not know.
+    /// [`Error::Unsupported`] if the server cannot list models.
     pub fn list_models(&self) -> BoxFuture<'static, Result<ModelList, Error>> {
         self.client.list_models(Some(self.id()))
     }
@@ -251,7 +251,7 @@ impl Session {
     /// Returns the server's record of the session.
     ///
     /// # Errors
-    /// As [`SandboxAgentClient::get_session`].
+    /// The errors of [`SandboxAgentClient::get_session`].
     pub fn info(&self) -> BoxFuture<'static, Result<SessionInfo, Error>> {
         self.client.get_session(self.id())
     }
@@ -264,9 +264,9 @@ impl Session {
         self.client.fork_session(self.id(), new)
     }
 
-    /// Loads the session again, to recover updates that were lost.
+    /// Loads the session again to recover lost updates.
     ///
-    /// The returned session has the agent's own history in [`history`](Self::history).
+    /// [`history`](Self::history) of the returned session is the agent's own history.
     ///
     /// # Errors
     /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent cannot
@@ -287,7 +287,7 @@ impl Session {
     /// Detaches from the session without ending it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server cannot do that.
+    /// [`Error::Unsupported`] if the server cannot detach clients.
     pub fn detach(&self) -> BoxFuture<'static, Result<(), Error>> {
         self.client.detach_session(self.id())
     }
@@ -295,7 +295,7 @@ impl Session {
     /// Ends the session.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the server cannot do that.
+    /// [`Error::Unsupported`] if neither the server nor the agent can end a session.
     pub fn terminate(&self) -> BoxFuture<'static, Result<TerminateResult, Error>> {
         self.client.terminate_session(self.id())
     }

@@ -18,10 +18,10 @@ pub(crate) use patch::Patch;
 pub use tool::Tool;
 pub(crate) use tracked::TrackedSnapshot;
 
-/// The current state of a session: its choices, and what is chosen.
+/// The current state of a session: the available settings and their current values.
 ///
 /// It combines the responses that create, load, resume or fork the session, the agent's updates, and the responses to
-/// changes by this client. A later update replaces an earlier response. When a turn has an outcome, the snapshot
+/// changes by this client. A later update overrides an earlier response. When a turn has an outcome, the snapshot
 /// contains every update of the turn.
 ///
 /// Agents report modes and models in two ways: as lists, and as options with the category `mode` or `model`. The
@@ -43,18 +43,19 @@ pub struct SessionSnapshot {
     pub tools: Vec<Tool>,
     /// The display title.
     pub title: Option<String>,
-    /// The time of the last activity, as the agent writes it.
+    /// The time of the last activity, as the agent formats it.
     pub last_activity: Option<String>,
     /// How many tokens of the model's context are used.
     pub context_used: Option<u64>,
     /// The size of the model's context in tokens.
     pub context_size: Option<u64>,
-    /// The running total of the cost, as the agent last reported it. [`Session::usage`](crate::Session::usage) adds up.
+    /// The cumulative cost that the agent last reported. [`Session::usage`](crate::Session::usage) returns the
+    /// counted total.
     pub cost: Option<Cost>,
-    /// The metadata: as given, as returned by the server, and as changed since.
+    /// The metadata given by the application, returned by the server, and changed since.
     pub metadata: SessionMetadata,
-    /// Unknown fields of the responses, as received. Entries of known fields that cannot be parsed are here too, under
-    /// the name of their field.
+    /// Unknown fields of the responses, as received. It also contains unparsable entries of known fields, under the
+    /// name of the field.
     pub other: Map<String, Value>,
 }
 

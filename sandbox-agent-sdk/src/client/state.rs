@@ -9,21 +9,21 @@ use crate::error::LostReason;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// Not connected: never connected, disconnected, or the attempt failed.
+    /// The client has never connected, has disconnected, or failed to connect.
     Disconnected,
-    /// Connecting.
+    /// The client is connecting.
     Connecting,
-    /// Connected, with an open event stream.
+    /// The client is connected and its event stream is open.
     Connected,
-    /// The event stream was lost and is being reopened. Calls still work. This says nothing about the agent.
+    /// The event stream was lost and is being reopened. Calls still work. The agent may or may not be running.
     #[non_exhaustive]
     Reconnecting {
         /// The number of failed attempts in a row.
         attempt: u32,
     },
-    /// The agent has ended, which ended the connection.
+    /// The agent has ended, which closed the connection.
     AgentEnded(Box<TerminationInfo>),
-    /// The connection was lost and is not reopened. The agent may still run.
+    /// The connection was lost and will not be reopened. The agent may still be running.
     Lost(LostReason),
 }
 

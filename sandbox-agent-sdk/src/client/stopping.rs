@@ -18,8 +18,8 @@ use crate::termination::TerminationReport;
 impl SandboxAgentClient {
     /// Cancels the turn of a session and waits until it has stopped.
     ///
-    /// Open agent requests of the session are answered as cancelled first. Without a running turn the cancel is sent
-    /// anyway.
+    /// Open agent requests of the session are first answered as cancelled. The cancel notification is sent even if no
+    /// turn is running.
     ///
     /// # Errors
     /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop in time.
@@ -47,10 +47,12 @@ impl SandboxAgentClient {
         Ok(())
     }
 
-    /// Ends a session. Its termination is marked as [requested](crate::TerminationInfo::requested) and is never a crash.
+    /// Ends a session. Its termination is marked as [requested](crate::TerminationInfo::requested) and never counts
+    /// as a crash.
     ///
-    /// Released servers cannot end a session; the agent is asked to close it, if it advertises that. If neither is
-    /// possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all its sessions.
+    /// Released servers cannot end a session. On those, this asks the agent to close it, if the agent advertises
+    /// that. If neither is possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all
+    /// its sessions.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if neither the server nor the agent can end a session.

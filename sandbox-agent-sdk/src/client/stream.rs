@@ -1,8 +1,8 @@
 //! The server's event stream with positions: for layers that store, forward or audit what happens.
 //!
-//! [`SandboxAgentClient::events_from`](crate::SandboxAgentClient::events_from) gives everything that happens from a
-//! position on, without loss, and [`SandboxAgentClient::read`](crate::SandboxAgentClient::read) a part of the stream that
-//! the server still has.
+//! [`SandboxAgentClient::events_from`](crate::SandboxAgentClient::events_from) returns all events from a position on,
+//! without loss. [`SandboxAgentClient::read`](crate::SandboxAgentClient::read) returns a part of the stream that the
+//! server still has.
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -17,32 +17,33 @@ use crate::{Error, Event, Prompt};
 pub use super::log::EventLog;
 pub use super::reading::StreamReader;
 
-/// A layer around a prompt, for example one that stores it: [`Session::prompt_with`](crate::Session::prompt_with).
+/// A layer around a prompt, for example a store. See [`Session::prompt_with`](crate::Session::prompt_with).
 pub trait PromptLayer: Send + 'static {
-    /// Runs before the prompt is sent, with the id that its response has in the stream. If it fails, the prompt is not
-    /// sent, and the turn fails with the error. A prompt that is sent again has another id.
+    /// Called before the prompt is sent, with the request id that its response has in the stream. If this fails, the
+    /// prompt is not sent, and the turn fails with the same error. A prompt that is sent again has another id.
     fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>>;
 
-    /// The prompt failed, and the agent certainly did not execute it. The turn sends it again to the session that this
-    /// returns, once.
+    /// Called if the prompt failed and the agent certainly did not execute it. If this returns a session, the turn
+    /// sends the prompt again, once.
     fn not_executed(&mut self, error: &Error) -> BoxFuture<'static, Option<Resend>> {
         let _ = error;
         Box::pin(std::future::ready(None))
     }
 
-    /// The turn has its outcome, which is in the [log](crate::SandboxAgentClient::events_from). The application gets it
-    /// when this has finished; if this fails and the turn did not, the turn fails with the error.
+    /// Called when the turn has its outcome, which is then in the [log](crate::SandboxAgentClient::events_from). The
+    /// application receives the outcome after this has finished. If this fails and the turn succeeded, the turn fails
+    /// with the same error.
     fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
 
-/// The session to which a prompt is sent again.
+/// The session and the prompt for sending a prompt again.
 #[derive(Debug, Clone)]
 pub struct Resend {
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// The prompt.
+    /// The prompt to send.
     pub prompt: Prompt,
 }
 
@@ -50,12 +51,12 @@ pub struct Resend {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StreamPosition {
-    /// Counts the incarnations of the stream that this client has seen: a restarted server begins another one.
+    /// The incarnation of the stream, counted by this client. A restarted server starts another incarnation.
     pub incarnation: u64,
-    /// The number that the server gave the event.
+    /// The number that the server assigned to the event.
     pub offset: u64,
-    /// A fingerprint of the event's content. It is the same in every process and every version of this crate, so that a
-    /// stored position is recognised in the stream of another connection.
+    /// A fingerprint of the event's content. It is the same in every process and every version of this crate, so a
+    /// stored position can be recognised in the stream of another connection.
     pub fingerprint: u64,
 }
 
@@ -85,13 +86,13 @@ impl StreamPosition {
         Self { incarnation, offset, fingerprint }
     }
 
-    /// Returns whether it is after another position of the same incarnation, or in a later incarnation.
+    /// Returns whether this position comes after `other`: later in the same incarnation, or in a later incarnation.
     #[must_use]
     pub fn is_behind(&self, other: &Self) -> bool {
         (self.incarnation, self.offset) > (other.incarnation, other.offset)
     }
 
-    /// Returns whether both identify the same event, regardless of the numbers of the incarnations.
+    /// Returns whether both positions identify the same event, regardless of the incarnation numbers.
     #[must_use]
     pub fn is_same_event(&self, other: &Self) -> bool {
         (self.offset, self.fingerprint) == (other.offset, other.fingerprint)
@@ -105,9 +106,9 @@ pub struct LogEntry {
     /// The position in the server's stream; `None` if the entry is not part of it, or the server does not number its
     /// events.
     pub position: Option<StreamPosition>,
-    /// Whether the entry is live.
+    /// Whether the entry is live, replayed or history.
     pub origin: Origin,
-    /// What happened.
+    /// The content of the entry.
     pub record: LogRecord,
 }
 
@@ -115,20 +116,20 @@ pub struct LogEntry {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum LogRecord {
-    /// An event as subscribers get it. Requests in it do not keep the agent waiting.
+    /// An event as subscribers receive it. Agent requests in it do not keep the agent waiting.
     Event(Event),
-    /// An agent request, whether it is addressed to this client or not. It stands before the event that it causes.
+    /// An agent request, addressed to any client. It comes before the event that it causes.
     #[non_exhaustive]
     AgentRequest {
-        /// The id that the agent gave it.
+        /// The id that the agent assigned to the request.
         request_id: String,
-        /// The method.
+        /// The method of the request.
         method: String,
-        /// The parameters.
+        /// The parameters of the request.
         params: Value,
     },
-    /// A response of the server to a request that this connection did not send: of another client, or of an earlier
-    /// process.
+    /// The server's response to a request that this connection did not send. It belongs to another client or an
+    /// earlier process.
     #[non_exhaustive]
     Response {
         /// The id of the request.
@@ -136,9 +137,9 @@ pub enum LogRecord {
         /// The response.
         result: Result<Value, RpcError>,
     },
-    /// A call of this client about a session was settled.
+    /// A call of this client about a session was settled: it has a response, or failed.
     Settled(Settlement),
-    /// Events that should be here and that the server no longer has.
+    /// Events are missing at this point because the server no longer has them.
     Missing(Gap),
 }
 
@@ -146,13 +147,13 @@ pub enum LogRecord {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settlement {
-    /// The id under which it was sent.
+    /// The request id of the call.
     pub request_id: String,
-    /// The method.
+    /// The method of the call.
     pub method: String,
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// The response, or why there is none.
+    /// The response, or the error if there is none.
     pub result: Result<Value, Error>,
 }
 

@@ -1,4 +1,4 @@
-//! What the server and the agents behind it support: what they say, and what was found out.
+//! What the server and its agents support, from what they advertise and from earlier calls.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -51,12 +51,13 @@ impl Current {
 
 /// A turn: a stream of updates, and an outcome.
 ///
-/// The stream ends after the last update of the turn. After a crash it has the updates before the crash, and the outcome
-/// is an error. Dropping a running turn cancels it, unless the [`DropPolicy`](crate::DropPolicy) says otherwise.
+/// The stream ends after the last update of the turn. If the agent crashes, the stream has the updates before the
+/// crash, and the outcome is an error. Dropping a running turn cancels it, unless the
+/// [`DropPolicy`](crate::DropPolicy) says otherwise.
 ///
-/// [`next_event`](Self::next_event) returns agent requests too, in order; its caller decides them. With every other
-/// method the turn decides nothing: requests go to the
-/// [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions, or are refused.
+/// [`next_event`](Self::next_event) also returns agent requests, in order; its caller decides them. All other methods
+/// leave requests to the [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions.
+/// Without either, requests are refused.
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,
@@ -136,10 +137,10 @@ impl Turn {
         self.outcome.clone()
     }
 
-    /// Cancels the turn if it does not end within this time from now.
+    /// Cancels the turn if it does not end within this duration.
     ///
-    /// Its outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]; [`text`](Self::text) and
-    /// [`collect`](Self::collect) give an [`Error::IncompleteTurn`] with what was received.
+    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]. [`text`](Self::text) and
+    /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
         self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
         self
@@ -147,9 +148,9 @@ impl Turn {
 
     /// Cancels the turn if it has no update for this long.
     ///
-    /// Agents that retry a failing model may be silent for minutes. Every update of the session restarts the time. It
-    /// does not run while the agent waits for a response of this client. The outcome is then an
-    /// [`Error::Timeout`] with [`Phase::Idle`]; [`text`](Self::text) and [`collect`](Self::collect) give an
+    /// Every update of the session restarts the time. The time does not run while the agent waits for a response of
+    /// this client. Choose it generously: agents that retry a failing model may be silent for minutes. The outcome is
+    /// then an [`Error::Timeout`] with [`Phase::Idle`]. [`text`](Self::text) and [`collect`](Self::collect) return an
     /// [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
         self.session.client().inner().hub.time_progress(self.session.id());
@@ -160,18 +161,18 @@ impl Turn {
     /// Returns the next update, or `None` after the last one.
     ///
     /// # Cancel safety
-    /// Nothing is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Option<Update> {
         StreamExt::next(self).await
     }
 
-    /// Returns the next event in order: an update, a permission request, a question, or the end of the turn. `None`
-    /// after the end.
+    /// Returns the next event in order: an update, a permission request, a question, or the end of the turn. Returns
+    /// `None` after the end.
     ///
-    /// The caller decides agent requests: one that is dropped without an answer is cancelled.
+    /// The caller decides agent requests. A request that is dropped without an answer is cancelled.
     ///
     /// # Cancel safety
-    /// Nothing is lost if the future is dropped.
+    /// This method is cancel safe.
     pub async fn next_event(&mut self) -> Option<TurnEvent> {
         match self.reading {
             Reading::Ended => return None,
@@ -190,8 +191,8 @@ impl Turn {
     /// Waits for the end of the turn. Unread updates can be read afterwards.
     ///
     /// # Errors
-    /// [`Error::AgentEnded`] if the agent or the session ended before the response,
-    /// [`Error::TurnInProgress`] if another turn is running, and the errors of every call.
+    /// [`Error::AgentEnded`] if the agent or the session ended before the response, [`Error::TurnInProgress`] if
+    /// another turn is running, and the errors of every call, such as [`Error::NotConnected`].
     pub async fn outcome(&mut self) -> Result<TurnOutcome, Error> {
         self.read_reports();
         self.ended().await
@@ -200,23 +201,23 @@ impl Turn {
     async fn ended(&mut self) -> Outcome {
         match self.outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
             Ok(Some(outcome)) => outcome,
-            _ => Err(Error::config("a turn needs a tokio runtime and its client")),
+            _ => Err(Error::config("the turn stopped because its tokio runtime or its client is gone")),
         }
     }
 
     /// Waits for the end of the turn and returns the text of the agent's message.
     ///
     /// # Errors
-    /// As [`collect`](Self::collect).
+    /// The errors of [`collect`](Self::collect).
     pub async fn text(self) -> Result<String, Error> {
         self.collect().await.map(|collected| collected.text)
     }
 
-    /// Waits for the end of the turn and returns everything in it: text, thoughts, tool calls, file changes.
+    /// Waits for the end of the turn and returns all its contents: text, thoughts, tool calls and file changes.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if updates are missing or a limit of the turn was reached; it contains what was received.
-    /// Otherwise as [`outcome`](Self::outcome).
+    /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
+    /// received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
         let mut collected = CollectedTurn::default();
         while let Some(update) = self.next().await {
@@ -269,10 +270,10 @@ impl Turn {
         Some(whole)
     }
 
-    /// Cancels the turn and waits until it has stopped: [`Session::cancel`].
+    /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if it does not stop in time.
+    /// [`Error::Timeout`] if the turn does not stop in time.
     pub async fn cancel(&self) -> Result<(), Error> {
         self.session.client().cancel(self.current.id().as_ref()).await
     }

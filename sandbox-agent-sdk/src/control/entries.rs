@@ -8,7 +8,7 @@ use crate::convert::open_enum::open_enum;
 open_enum! {
     /// The type of a file system entry.
     pub enum FsEntryType {
-        /// A file. In listings also a symbolic link of any kind.
+        /// A file. In listings, also a symbolic link to anything.
         File = "file",
         /// A directory.
         Directory = "directory",
@@ -39,7 +39,7 @@ pub struct FsEntry {
 }
 
 impl FsEntry {
-    /// Whether the entry is a directory.
+    /// Returns whether the entry is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.entry_type == FsEntryType::Directory
@@ -94,7 +94,7 @@ pub struct FsStat {
 }
 
 impl FsStat {
-    /// Whether the path is a directory.
+    /// Returns whether the path is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.entry_type == FsEntryType::Directory
@@ -135,12 +135,12 @@ pub struct FsMove {
 }
 
 impl FsMove {
-    /// Moves `from` to `to`. Fails if `to` exists.
+    /// Creates a request to move `from` to `to`. The move fails if `to` exists.
     pub fn new(from: impl Into<String>, to: impl Into<String>) -> Self {
         Self { from: from.into(), to: to.into(), overwrite: false }
     }
 
-    /// Deletes an existing target first, recursively.
+    /// Makes the move delete an existing target first, recursively.
     pub fn overwrite(mut self) -> Self {
         self.overwrite = true;
         self

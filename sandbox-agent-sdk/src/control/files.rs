@@ -16,8 +16,8 @@ use crate::control::{FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUplo
 
 /// Reads and writes files of the server's machine. Cheap to clone; needs no connection.
 ///
-/// Paths are paths of the server's machine. A relative path starts at the server's home directory and must
-/// not leave it. Paths may contain any character.
+/// All paths refer to the server's machine and may contain any character. A relative path starts at the server's home
+/// directory and must not leave it.
 ///
 /// # Errors
 /// If a path does not exist, the error's [`is_not_found`](Error::is_not_found) is true.
@@ -53,7 +53,7 @@ impl Files {
         self.http.value(Ok(Call::new("stat file", Method::GET, route)))
     }
 
-    /// Whether a path exists.
+    /// Returns whether a path exists.
     pub fn exists(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<bool, Error>> {
         self.stat(path)
             .map(|stat| match stat {

@@ -38,7 +38,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether the server is healthy.
+    /// Returns whether the server is healthy.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.status == "ok"
@@ -111,7 +111,7 @@ impl HealthCheck {
     }
 }
 
-/// How long to wait for a server, and what to report meanwhile.
+/// How long to wait for a server, and how to report progress.
 #[must_use]
 pub struct HealthWait {
     within: Duration,
@@ -119,12 +119,12 @@ pub struct HealthWait {
 }
 
 impl HealthWait {
-    /// Waits for at most `limit`. The default is one minute, which covers the cold start of a sandbox.
+    /// Sets the longest time to wait. The default of one minute covers the cold start of a sandbox.
     pub fn within(limit: Duration) -> Self {
         Self { within: limit, observer: None }
     }
 
-    /// Calls a function with each new phase, including the first. Use it to show progress.
+    /// Sets a function that is called with each new phase, including the first. Use it to show progress.
     pub fn on_phase(mut self, observer: impl Fn(StartPhase) + Send + Sync + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
@@ -161,9 +161,9 @@ impl fmt::Debug for HealthWait {
 pub enum StartPhase {
     /// Nothing responds at the address.
     Unreachable,
-    /// A response arrived, but not from a healthy server.
+    /// Something responds, but it is not a healthy server.
     ///
-    /// Examples are a gateway with a sleeping sandbox, and a starting server.
+    /// Examples are a gateway whose sandbox is asleep, and a server that is starting.
     Unhealthy,
     /// The server is up and rejects the token.
     Unauthorized,

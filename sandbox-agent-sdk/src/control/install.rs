@@ -1,4 +1,4 @@
-//! Types of installing an agent.
+//! Types for installing an agent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ impl InstallOptions {
         Self::default()
     }
 
-    /// Installs the agent even if it is already installed.
+    /// Requests the installation even if the agent is already installed.
     pub fn reinstall(mut self) -> Self {
         self.reinstall = true;
         self

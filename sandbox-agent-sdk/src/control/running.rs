@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::session::Timestamp;
 
-/// An agent that was started on a released server, by this client or another one.
+/// An agent that was started on a released server, by any client.
 ///
 /// It stays listed after its process has exited, until its connection is closed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct RunningAgent {
     pub server_id: String,
     /// The name of the agent.
     pub agent: String,
-    /// When it was started, by the server's clock.
+    /// When the agent was started, by the server's clock.
     #[serde(default, rename = "createdAtMs", skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// Unknown fields, as the server sent them.

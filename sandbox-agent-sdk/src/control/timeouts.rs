@@ -4,19 +4,21 @@ use std::time::Duration;
 
 /// The timeouts of a [`ControlPlane`](crate::control::ControlPlane), one for each phase of a request.
 ///
-/// A file has no total timeout: it may take any time as long as data flows.
+/// File transfers have no total timeout: they may take any time as long as data flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlTimeouts {
-    /// The timeout of connecting TCP and TLS. A custom HTTP client uses its own.
+    /// The timeout for the TCP and TLS connection. Default 10 s. A custom HTTP client uses its own.
     pub connect: Duration,
-    /// The timeout of a response, from the last byte sent to the first byte received.
+    /// The timeout for a response, from the last byte sent to the first byte received. Default 30 s.
     pub response: Duration,
-    /// The timeout of a body chunk: how long the server may send nothing, or accept nothing.
+    /// The timeout for a chunk of a body: how long the server may send nothing, or accept nothing. Default 30 s.
     pub stall: Duration,
-    /// The timeout of a whole JSON response. A server that sends one byte at a time never stalls.
+    /// The timeout for a whole JSON response. Default 5 minutes. It catches a server that sends one byte at a time
+    /// and so never stalls.
     pub body: Duration,
-    /// The timeout of an installation's response, which arrives at its end; `None` waits without limit.
+    /// The timeout for the response to an installation, which arrives at its end; `None` waits without limit. Default
+    /// 15 minutes.
     pub install: Option<Duration>,
 }
 

@@ -135,15 +135,15 @@ impl Extensions {
         Self { entries: advertised.cloned().unwrap_or_default() }
     }
 
-    /// Whether the server advertises nothing.
+    /// Returns whether the server advertises nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether the server supports the extension.
+    /// Returns whether the server supports the extension.
     ///
-    /// Its flag decides. Without a flag, the method must be listed.
+    /// The extension's flag decides. Without a flag, the method must be listed.
     #[must_use]
     pub fn supports(&self, extension: Extension) -> bool {
         match self.flag(extension.flag()) {
@@ -158,7 +158,7 @@ impl Extensions {
         self.entries.get(name).and_then(Value::as_bool)
     }
 
-    /// Whether a method is listed, including unknown ones.
+    /// Returns whether a method is listed, including unknown ones.
     #[must_use]
     pub fn has_method(&self, method: &str) -> bool {
         self.methods().any(|listed| listed == method)

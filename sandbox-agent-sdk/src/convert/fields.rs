@@ -80,9 +80,9 @@ impl Fields {
     }
 }
 
-/// The error of an object without a required field.
+/// The error of parsing an object without a required field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{object} without a {member}")]
+#[error("{object} has no valid `{member}`")]
 #[non_exhaustive]
 pub struct MissingMember {
     /// The kind of object.

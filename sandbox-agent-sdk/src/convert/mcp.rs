@@ -41,7 +41,7 @@ pub enum McpServerConfig {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LocalMcpServer {
-    /// The command that starts it.
+    /// The command that starts the server.
     pub command: McpCommand,
     /// The arguments of the command.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -49,7 +49,7 @@ pub struct LocalMcpServer {
     /// Environment variables of the process.
     #[serde(default, alias = "environment", skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// Whether agents use it.
+    /// Whether agents use the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The response timeout in milliseconds.
@@ -64,7 +64,7 @@ pub struct LocalMcpServer {
 }
 
 impl LocalMcpServer {
-    /// Creates a server that a command starts.
+    /// Creates a server that is started by a command.
     #[must_use]
     pub fn new(command: impl Into<McpCommand>) -> Self {
         Self {
@@ -147,7 +147,7 @@ pub struct RemoteMcpServer {
     /// The OAuth settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<McpOAuth>,
-    /// Whether agents use it.
+    /// Whether agents use the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The response timeout in milliseconds.

@@ -197,7 +197,7 @@ impl SessionMetadata {
         self
     }
 
-    /// Sets a key to `null`, which the server stores. See the description of the type.
+    /// Sets a key to `null`, which the server stores. See [`SessionMetadata`].
     #[must_use]
     pub fn with_null(self, key: impl Into<String>) -> Self {
         self.with(key, Value::Null)
@@ -219,19 +219,19 @@ impl SessionMetadata {
         self.entries.get(key.as_ref())
     }
 
-    /// Whether the key is set, including to `null`.
+    /// Returns whether the key is set, including to `null`.
     #[must_use]
     pub fn contains(&self, key: impl AsRef<str>) -> bool {
         self.entries.contains_key(key.as_ref())
     }
 
-    /// Whether the key is set to `null`.
+    /// Returns whether the key is set to `null`.
     #[must_use]
     pub fn is_null(&self, key: impl AsRef<str>) -> bool {
         self.get(key).is_some_and(Value::is_null)
     }
 
-    /// Whether no key is set.
+    /// Returns whether no key is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -342,7 +342,7 @@ impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for SessionMetadata {
 
 /// The error of writing metadata into a message whose `_meta` or namespace is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the metadata has no place: {place} is not an object")]
+#[error("metadata cannot be written: {place} is not an object")]
 #[non_exhaustive]
 pub struct MetadataPlaceError {
     place: &'static str,

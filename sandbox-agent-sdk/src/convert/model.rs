@@ -153,6 +153,6 @@ mod tests {
         let model: Model = serde_json::from_value(json!({"id": "mock", "name": "Mock"})).unwrap();
         assert_eq!((model.id.as_str(), model.label()), ("mock", "Mock"));
         let error = serde_json::from_value::<Model>(json!({"name": "Mock"})).unwrap_err();
-        assert_eq!(error.to_string(), "a model without a modelId");
+        assert_eq!(error.to_string(), "a model has no valid `modelId`");
     }
 }

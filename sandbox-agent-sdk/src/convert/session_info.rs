@@ -28,7 +28,7 @@ pub struct SessionInfo {
     pub title: Option<String>,
     /// The working directory.
     pub directory: Option<String>,
-    /// Additional directories that it may use, if the agent lists them.
+    /// Additional directories that the session may use, if the agent lists them.
     pub additional_directories: Option<Vec<String>>,
     /// The current model.
     pub model: Option<String>,
@@ -42,13 +42,13 @@ pub struct SessionInfo {
     pub ended: Option<bool>,
     /// The number of events.
     pub event_count: Option<u64>,
-    /// When it was created, by the server's clock.
+    /// When the session was created, by the server's clock.
     pub created_at: Option<Timestamp>,
-    /// When it last changed, by the server's clock.
+    /// When the session last changed, by the server's clock.
     pub updated_at: Option<Timestamp>,
-    /// When it was last used, as the agent formats it.
+    /// When the session was last used, as the agent formats it.
     pub last_activity: Option<String>,
-    /// How it ended.
+    /// How the session ended.
     pub termination_info: Option<TerminationInfo>,
     /// The session's metadata. Empty in the flat format.
     pub metadata: SessionMetadata,
@@ -57,7 +57,7 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// Whether the session has ended: the server says so, or reports how it ended.
+    /// Returns whether the session has ended: the server reports that it has ended, or how.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended == Some(true) || self.termination_info.is_some()
@@ -192,11 +192,11 @@ pub struct TerminateResult {
     /// Whether the session had already ended, or is unknown to the server.
     #[serde(default, alias = "already_ended")]
     pub already_ended: bool,
-    /// Why it ended. Servers always report `terminated` here, even if the session had ended for another
-    /// reason before.
+    /// Why the session ended. Servers always report `terminated` here, even if the session had already ended for
+    /// another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
-    /// Who ended it. Servers always report `daemon`; agents that close a session themselves report nothing.
+    /// Who ended the session. Servers always report `daemon`; agents that close a session themselves report nothing.
     #[serde(default, alias = "terminated_by", skip_serializing_if = "Option::is_none")]
     pub terminated_by: Option<TerminatedBy>,
     /// Unknown fields, as the server sent them.

@@ -41,7 +41,7 @@ open_enum! {
         Agent = "agent",
         /// The server, on its own or at a client's request.
         Daemon = "daemon",
-        /// Not reported.
+        /// The author of the end was not reported.
         Unknown = "unknown",
     }
 }
@@ -70,9 +70,9 @@ open_enum! {
 #[serde(from = "Map<String, Value>", into = "Map<String, Value>")]
 #[non_exhaustive]
 pub struct TerminationInfo {
-    /// Why it ended.
+    /// Why the session or agent ended.
     pub reason: EndReason,
-    /// Who ended it.
+    /// Who ended the session or agent.
     pub terminated_by: TerminatedBy,
     /// The server's message.
     pub message: Option<String>,
@@ -89,7 +89,7 @@ pub struct TerminationInfo {
 }
 
 impl TerminationInfo {
-    /// Creates an end with only a reason and an author.
+    /// Creates a termination with only a reason and an author.
     #[must_use]
     pub fn new(reason: EndReason, terminated_by: TerminatedBy) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl TerminationInfo {
         value.as_object().cloned().map(Self::from)
     }
 
-    /// Whether the agent failed, as opposed to exiting normally or being stopped.
+    /// Returns whether the agent failed. Exiting normally and being stopped are not failures.
     #[must_use]
     pub fn is_crash(&self) -> bool {
         self.reason == EndReason::Error && !self.requested

@@ -156,7 +156,7 @@ impl TurnFailure {
         self
     }
 
-    /// Whether there is a structured cause: a non-empty object or list.
+    /// Returns whether there is a structured cause: a non-empty object or list.
     ///
     /// `agentStderr` does not count: the released server adds old stderr output of the agent to the data of
     /// every error.

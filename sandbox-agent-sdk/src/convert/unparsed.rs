@@ -5,8 +5,8 @@ use serde_json::Value;
 
 /// A line of agent output that is not a protocol message.
 ///
-/// Examples are a stray print, a banner and a stack trace. An agent that prints such lines and then falls
-/// silent has usually failed to start. The lines often show why.
+/// Examples are a stray print, a banner and a stack trace. An agent that prints such lines and then nothing more has
+/// usually failed to start. The lines often show why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentUnparsed {

@@ -95,8 +95,8 @@ pub enum Missed {
     Lagged(u64),
     /// A message could not be decoded. It may belong to another session.
     Malformed,
-    /// Whether anything is missing cannot be known: the stream was reopened on a server whose events have no ids, or the
-    /// response came without the server's proof that every update before it had arrived.
+    /// It is unknown whether anything is missing. The stream was reopened on a server whose events have no ids, or
+    /// the response came without proof that every earlier update had arrived.
     Unverified,
 }
 

@@ -14,7 +14,7 @@ use crate::convert::text::printable;
 pub struct AgentEnded {
     /// The session that ended; `None` if the agent ended with all its sessions.
     pub session_id: Option<String>,
-    /// How it ended.
+    /// How the agent or session ended.
     pub info: TerminationInfo,
     /// Whether the call was already sent when the agent or session ended.
     pub sent: bool,

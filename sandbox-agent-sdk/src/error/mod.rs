@@ -59,32 +59,31 @@ pub enum Error {
     #[error("disconnected before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     Disconnected {
-        /// The operation.
+        /// The operation that was pending.
         what: String,
     },
     /// The session is running another turn. Nothing was sent.
     #[error("session `{}` is busy with another turn", printable(.session_id))]
     #[non_exhaustive]
     TurnInProgress {
-        /// The session.
+        /// The id of the session.
         session_id: String,
     },
     /// The call was cancelled before it was sent.
     #[error("`{what}` was cancelled before it was sent")]
     #[non_exhaustive]
     Withdrawn {
-        /// The operation.
+        /// The operation that was cancelled.
         what: String,
     },
-    /// The budget of the session or of the client is spent. Nothing was sent.
+    /// The budget of the session or of the client is exhausted. Nothing was sent.
     #[error("{0}")]
     BudgetSpent(Box<BudgetEvent>),
-    /// Neither the server nor the agent supports the method. Later calls of the method fail without being
-    /// sent.
+    /// Neither the server nor the agent supports the method. Later calls of the method fail without being sent.
     #[error("`{}` is not supported", printable(.method))]
     #[non_exhaustive]
     Unsupported {
-        /// The method.
+        /// The unsupported method.
         method: String,
     },
     /// The agent or the session has ended.
@@ -112,30 +111,29 @@ pub enum Error {
     #[error("connection was lost before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     ConnectionLost {
-        /// The operation.
+        /// The operation that failed.
         what: String,
-        /// The cause.
+        /// The network error.
         #[source]
         source: Cause,
     },
-    /// The connection has ended permanently without being closed by this client. The agent may still be
-    /// alive.
+    /// The connection has ended permanently, and this client did not close it. The agent may still be running.
     #[error("the connection has ended: {reason}")]
     #[non_exhaustive]
     ConnectionEnded {
-        /// Why it ended.
+        /// Why the connection ended.
         reason: LostReason,
-        /// Whether this call may have been sent before.
+        /// Whether the request of this call may have been sent before.
         sent: bool,
-        /// The error of the server or the network.
+        /// The error of the server or the network, if there is one.
         #[source]
         source: Option<Arc<Error>>,
     },
-    /// The server restarted while the call was pending. Its event ids started over.
+    /// The server restarted while the call was pending. Its event numbers started over.
     #[error("server restarted before the response to `{}`", printable(.what))]
     #[non_exhaustive]
     ServerRestarted {
-        /// The operation.
+        /// The operation that was pending.
         what: String,
     },
     /// The server responded with an HTTP error status.
@@ -145,7 +143,7 @@ pub enum Error {
     #[error("`{}` is too large for the server{}", printable(.what), .size.map(|size| format!(" ({size} bytes)")).unwrap_or_default())]
     #[non_exhaustive]
     PayloadTooLarge {
-        /// The operation.
+        /// The operation that failed.
         what: String,
         /// The size of the request, if known.
         size: Option<u64>,
@@ -156,20 +154,20 @@ pub enum Error {
         source: Option<Box<HttpError>>,
     },
     /// The upload was interrupted before the server had received all of it. The request was not executed.
-    #[error("upload of `{what}` broke after {sent} of {size} bytes")]
+    #[error("upload of `{what}` was interrupted after {sent} of {size} bytes")]
     #[non_exhaustive]
     UploadInterrupted {
-        /// The operation.
+        /// The operation that failed.
         what: String,
         /// How many bytes were sent.
         sent: u64,
         /// The size of the request.
         size: u64,
-        /// The cause.
+        /// The network error.
         #[source]
         source: Cause,
     },
-    /// An agent request got no response: too many rejections were queued.
+    /// An agent request got no response because too many rejections were already queued.
     #[error("more than {limit} agent requests are waiting to be rejected")]
     #[non_exhaustive]
     TooManyRequests {
@@ -202,19 +200,19 @@ pub enum Error {
     Rpc {
         /// The error response.
         error: RpcError,
-        /// The HTTP status, if it was an error status too.
+        /// The HTTP status of the response, if it is an error status.
         status: Option<u16>,
-        /// Whether the agent may have acted before it failed, as it may for a prompt.
+        /// Whether the agent may have acted before it failed, for example during a prompt.
         executed: bool,
     },
-    /// The agent requires a login first: see [`authenticate`](crate::SandboxAgentClient::authenticate).
+    /// The agent requires a login. See [`authenticate`](crate::SandboxAgentClient::authenticate).
     #[error("the agent requires a login")]
     LoginRequired(#[source] Box<LoginRequired>),
-    /// The response does not have the expected type.
-    #[error("response to `{}` does not fit its type", printable(.what))]
+    /// The response does not have the expected format.
+    #[error("response to `{}` has an unexpected format", printable(.what))]
     #[non_exhaustive]
     Decode {
-        /// The operation.
+        /// The operation whose response could not be parsed.
         what: String,
         /// The raw response.
         raw: String,
@@ -226,9 +224,9 @@ pub enum Error {
     #[error("parameters of `{}` cannot be serialized", printable(.what))]
     #[non_exhaustive]
     Encode {
-        /// The operation.
+        /// The operation that was not sent.
         what: String,
-        /// The cause.
+        /// The serialization error.
         #[source]
         source: Cause,
     },
@@ -247,25 +245,25 @@ pub enum Error {
     #[error("the response to `{what}` takes {size} bytes decoded; the limit is {limit}")]
     #[non_exhaustive]
     DecodedTooLarge {
-        /// The operation.
+        /// The operation whose response is too large.
         what: String,
-        /// The limit: see [`Limits`](crate::client::limits::Limits).
+        /// The limit in bytes. See [`Limits`](crate::client::limits::Limits).
         limit: usize,
-        /// An upper bound of its size in memory.
+        /// An upper bound of the response's size in memory, in bytes.
         size: usize,
     },
-    /// A list exceeds the limit of pages or bytes. The pages that were read before are not lost.
+    /// A list exceeds the limit of pages or bytes. The pages that were already returned remain valid.
     #[error("the list of `{what}` exceeds the limit after {pages} pages and {bytes} bytes")]
     #[non_exhaustive]
     ListTooLong {
-        /// The operation.
+        /// The operation that listed.
         what: String,
         /// How many pages were read.
         pages: usize,
-        /// Their approximate size in memory.
+        /// The approximate size of these pages in memory, in bytes.
         bytes: usize,
     },
-    /// Parts of a turn are missing, or its deadline ended it. The error contains what was received.
+    /// Parts of a turn are missing, or the turn was cancelled by a time limit. The error contains what was received.
     #[error("{0}")]
     IncompleteTurn(#[source] Box<IncompleteTurn>),
     /// A timeout expired.
@@ -288,7 +286,7 @@ pub enum Error {
     #[error("not allowed while the session is {status}")]
     #[non_exhaustive]
     NotAllowed {
-        /// The operation.
+        /// The operation that was not allowed.
         action: UserAction,
         /// The status of the session.
         status: SessionStatus,
@@ -297,9 +295,9 @@ pub enum Error {
     #[error("`{}` failed on this machine", printable(.what))]
     #[non_exhaustive]
     Local {
-        /// The operation.
+        /// The operation that failed.
         what: String,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: Cause,
     },
@@ -352,7 +350,7 @@ impl Error {
         Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
     }
 
-    /// Whether the same call may succeed later and is safe to repeat.
+    /// Returns whether the same call may succeed later and is safe to repeat.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -367,7 +365,7 @@ impl Error {
         }
     }
 
-    /// Whether the connection has ended. Every call fails until there is a new one.
+    /// Returns whether the connection has ended. Every call then fails until there is a new connection.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
@@ -377,7 +375,7 @@ impl Error {
         }
     }
 
-    /// Whether the failed call may have taken effect. The client never repeats such a call automatically.
+    /// Returns whether the failed call may have taken effect. The client never repeats such a call automatically.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {
         match self {
@@ -423,7 +421,7 @@ impl Error {
         }
     }
 
-    /// Whether a timeout expired.
+    /// Returns whether a timeout expired.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -433,13 +431,13 @@ impl Error {
         }
     }
 
-    /// Whether the server rejects the token.
+    /// Returns whether the server rejects the token.
     #[must_use]
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Unauthorized(_) | Self::ConnectionEnded { reason: LostReason::Unauthorized, .. })
     }
 
-    /// Whether the agent requires a login.
+    /// Returns whether the agent requires a login.
     ///
     /// [`Capabilities::auth_methods`](crate::connection::Capabilities::auth_methods) lists the login methods.
     #[must_use]
@@ -455,9 +453,9 @@ impl Error {
         })
     }
 
-    /// Whether the requested resource does not exist.
+    /// Returns whether the requested resource does not exist.
     ///
-    /// The released server reports missing files with status 400 and a detail. That counts as well.
+    /// This includes the status 400 with which the released server reports missing files.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.http().is_some_and(|error| {

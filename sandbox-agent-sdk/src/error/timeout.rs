@@ -15,23 +15,23 @@ use crate::requests::UnclaimedSummary;
 pub struct Timeout {
     /// What the call was waiting for.
     pub phase: Phase,
-    /// The operation.
+    /// The operation that timed out.
     pub what: String,
     /// How long the call waited.
     pub elapsed: Duration,
-    /// The time since the last message; `None` without a message or a connection.
+    /// The time since the last message; `None` if there was no message or no connection.
     pub last_event_age: Option<Duration>,
-    /// The state of the connection; `None` if there was none.
+    /// The state of the connection, as text; `None` if there was no connection.
     pub connection: Option<String>,
-    /// The last lines of agent output that are not protocol messages. An agent that prints such lines and
-    /// then falls silent has usually failed to start.
+    /// The last lines of agent output that are not protocol messages. An agent that prints such lines and then
+    /// nothing more has usually failed to start.
     pub agent_output: Vec<String>,
     /// Unclaimed agent requests that arrived while a session was being created.
     ///
-    /// The agent may have been waiting for a response: see
+    /// The agent may have been waiting for a response to one of them. See
     /// [`UnclaimedRequest`](crate::requests::UnclaimedRequest).
     pub unclaimed_requests: Vec<UnclaimedSummary>,
-    /// An earlier failure of the call, such as a 504.
+    /// An earlier failure of the call, such as an HTTP status 504.
     pub cause: Option<Arc<Error>>,
 }
 
@@ -62,19 +62,19 @@ pub enum Phase {
     Body,
     /// The response to a call.
     Answer,
-    /// The response to a call whose request failed. It is unknown whether the call was executed.
+    /// The response to a call whose HTTP request failed. It is unknown whether the call was executed.
     Confirmation,
-    /// The event stream to open.
+    /// The event stream, while it is being opened.
     StreamOpen,
     /// Bytes on the event stream.
     StreamIdle,
-    /// The turn to stop after it was cancelled.
+    /// A cancelled turn, until it stops.
     Cancel,
-    /// The server to confirm that the connection is closed.
+    /// The server's confirmation that the connection is closed.
     Close,
-    /// The turn to end before its deadline.
+    /// The end of a turn with a deadline.
     Deadline,
-    /// An update of the turn, within its [idle limit](crate::Turn::with_idle_timeout).
+    /// An update of a turn with an [idle timeout](crate::Turn::with_idle_timeout).
     Idle,
     /// A phase that this version does not know.
     Other,

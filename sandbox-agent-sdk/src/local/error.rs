@@ -24,7 +24,7 @@ pub enum LocalError {
     #[error("{} is not executable", .binary.display())]
     #[non_exhaustive]
     NotExecutable {
-        /// The program.
+        /// The path of the program.
         binary: PathBuf,
     },
     /// Other users of this machine can replace the program. See
@@ -32,7 +32,7 @@ pub enum LocalError {
     #[error("{} is not trusted: {}: {problem}", .binary.display(), .entry.display())]
     #[non_exhaustive]
     Untrusted {
-        /// The program.
+        /// The path of the program.
         binary: PathBuf,
         /// The untrusted entry: the program, or a directory or link in its path.
         entry: PathBuf,
@@ -43,7 +43,7 @@ pub enum LocalError {
     #[error("{} failed to start", .binary.display())]
     #[non_exhaustive]
     Spawn {
-        /// The program.
+        /// The path of the program.
         binary: PathBuf,
         /// The cause.
         #[source]
@@ -53,9 +53,9 @@ pub enum LocalError {
     #[error("the server exited during startup: {exit}{}", Output(.output))]
     #[non_exhaustive]
     Died {
-        /// How it exited.
+        /// How the server exited.
         exit: LocalExit,
-        /// The last lines of its output.
+        /// The last lines of the server's output.
         output: Vec<String>,
     },
     /// The server did not become healthy in time and was stopped.
@@ -64,7 +64,7 @@ pub enum LocalError {
     NotHealthy {
         /// How long the client waited.
         waited: Duration,
-        /// The last lines of its output.
+        /// The last lines of the server's output.
         output: Vec<String>,
         /// The error of the last health check.
         #[source]
@@ -74,14 +74,14 @@ pub enum LocalError {
     #[error("another process listens on port {port}")]
     #[non_exhaustive]
     ForeignListener {
-        /// The port.
+        /// The port number.
         port: u16,
     },
     /// A resource of this machine is unavailable: a port, randomness, or the table of sockets.
     #[error("{what} is unavailable on this machine")]
     #[non_exhaustive]
     Machine {
-        /// The resource.
+        /// The unavailable resource.
         what: &'static str,
         /// The cause.
         #[source]

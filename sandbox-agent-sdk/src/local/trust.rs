@@ -21,13 +21,13 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathProblem {
-    /// Other users can write to it.
+    /// Other users can write to the file or directory.
     #[non_exhaustive]
     WritableByOthers {
-        /// Its permission bits.
+        /// The permission bits of the file or directory.
         mode: u32,
     },
-    /// It is owned by another user who is not root.
+    /// The owner is another user who is not root.
     #[non_exhaustive]
     OwnedBy {
         /// The id of that user.

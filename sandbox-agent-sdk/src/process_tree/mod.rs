@@ -90,7 +90,7 @@ impl ProcessTree {
         let child = command.kill_on_drop(true).spawn()?;
         let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         // A process that was not waited for has an id.
-        let leader = leader.ok_or_else(|| io::Error::other("a process without an id"))?;
+        let leader = leader.ok_or_else(|| io::Error::other("the process has no id"))?;
         membership.started(leader);
         let membership = Mutex::new(Some(membership));
         Ok((child, Arc::new(Self { leader, membership, finished: AtomicBool::new(false) })))

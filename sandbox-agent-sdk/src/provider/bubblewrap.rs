@@ -133,18 +133,18 @@ impl BubblewrapProvider {
         self
     }
 
-    /// Sets an environment variable in the sandbox. It inherits none from this program.
+    /// Sets an environment variable in the sandbox. The sandbox inherits no variables from this program.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Gives sandboxes no network except a private loopback interface. They reach neither this machine nor
-    /// any other.
+    /// Gives sandboxes no network except a private loopback interface. A sandbox can connect neither to this machine
+    /// nor to any other.
     ///
-    /// The client then reaches the server through `nsenter` and `bash` of this machine, which join the
-    /// sandbox's network for each connection.
+    /// The client then connects to the server through `nsenter` and `bash` of this machine, which join the sandbox's
+    /// network for each connection.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = Network::Own;

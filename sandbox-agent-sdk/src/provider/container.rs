@@ -23,8 +23,8 @@ const OUTPUT_CHARS: usize = 2000;
 /// The image must have the server's program `sandbox-agent` in its `PATH`. The server's port is published
 /// only on the loopback interface of this machine.
 ///
-/// The released server accepts its token on its command line only. On most systems every user of this machine
-/// can read the command lines of all processes, also of those in containers (`ps`, `/proc`). On a machine with
+/// The released server accepts its token on its command line only. On most systems every user of this machine can
+/// read the command lines of all processes (`ps`, `/proc`), including those in containers. On a machine with
 /// untrusted users, mount `/proc` with `hidepid=2`. Users of the container engine can read the token too.
 #[derive(Clone)]
 pub struct ContainerProvider {

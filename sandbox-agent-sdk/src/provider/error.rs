@@ -45,7 +45,7 @@ pub enum ProviderError {
     Engine {
         /// The command, without secrets.
         command: String,
-        /// The end of its output.
+        /// The end of the command's output.
         output: String,
     },
     /// The server in the sandbox is not usable. If the sandbox was created by this call, it has been

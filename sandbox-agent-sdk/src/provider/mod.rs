@@ -45,7 +45,7 @@ pub use sandbox::{Provisioning, Sandbox};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// The URL.
+    /// The URL of the server.
     pub url: String,
     /// The token that the server requires.
     pub token: Option<String>,
@@ -70,7 +70,7 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     /// Returns the provider's name, which prefixes the ids of its sandboxes.
     fn name(&self) -> &str;
 
-    /// Creates a sandbox with a running server and returns its id. A failure leaves nothing behind.
+    /// Creates a sandbox with a running server and returns its id. If this fails, it removes everything it created.
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>>;
 
     /// Returns the address of a sandbox's server. Resumes a paused sandbox.

@@ -23,12 +23,12 @@ pub struct Provisioning {
 }
 
 impl SandboxAgentClient {
-    /// Creates a sandbox, or attaches to one, with a client for the server in it.
+    /// Creates options for a sandbox with a server and a client for it.
     pub fn with_provider(provider: impl SandboxProvider) -> Provisioning {
         Self::with_shared_provider(Arc::new(provider))
     }
 
-    /// Like [`with_provider`](Self::with_provider), for a provider that several sandboxes share.
+    /// Like [`with_provider`](Self::with_provider), but shares the provider with other sandboxes.
     pub fn with_shared_provider(provider: Arc<dyn SandboxProvider>) -> Provisioning {
         Provisioning {
             provider,
@@ -71,7 +71,7 @@ impl Provisioning {
     /// Creates the sandbox, or attaches to it, and waits until its server is healthy.
     ///
     /// # Errors
-    /// [`ProviderError`] describes the failure. If this call created the sandbox, it has been destroyed.
+    /// [`ProviderError`] describes the failure. A sandbox that this call created has then been destroyed.
     pub fn start(self) -> BoxFuture<'static, Result<Sandbox, ProviderError>> {
         Box::pin(async move {
             let provider = Arc::clone(&self.provider);
@@ -129,7 +129,7 @@ impl fmt::Debug for Provisioning {
 
 /// A sandbox with a client for the server in it.
 ///
-/// Dropping it drops the client. The provider decides whether the sandbox continues.
+/// Dropping this value drops the client. The provider decides whether the sandbox continues.
 #[derive(Debug)]
 pub struct Sandbox {
     provider: Arc<dyn SandboxProvider>,
@@ -138,7 +138,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Returns the provider's name and the provider's id of the sandbox, joined by a slash.
+    /// Returns the id: the provider's name and the provider's id of the sandbox, joined by a slash.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}/{}", self.provider.name(), self.raw)

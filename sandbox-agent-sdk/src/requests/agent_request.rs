@@ -27,9 +27,9 @@ pub trait RequestHandler: Send + Sync + 'static {
     /// when the session or the connection ends. If the handler panics, the agent receives an internal error.
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response>;
 
-    /// Returns a separate handler for a new connection to this agent.
+    /// Returns a separate handler for a new connection to this agent, or `None` to use this handler.
     ///
-    /// `None`, the default, means that this handler serves all connections.
+    /// By default this handler serves all connections.
     fn for_connection(&self, agent: &str) -> Option<Arc<dyn RequestHandler>> {
         let _ = agent;
         None
@@ -41,24 +41,24 @@ pub trait RequestHandler: Send + Sync + 'static {
         Map::new()
     }
 
-    /// Called when a result could not be delivered. Releases the resources that were created for it.
+    /// Called when a result could not be delivered. Release the resources that were created for it.
     fn undelivered(&self, method: &str, session_id: Option<&str>, result: &Value) -> BoxFuture<'static, ()> {
         let _ = (method, session_id, result);
         Box::pin(std::future::ready(()))
     }
 
-    /// Called when a session has ended. Releases its resources.
+    /// Called when a session has ended. Release its resources.
     fn session_ended(&self, session_id: &str) -> BoxFuture<'static, ()> {
         let _ = session_id;
         Box::pin(std::future::ready(()))
     }
 
-    /// Called when the connection is being closed. Releases all its resources.
+    /// Called when the connection is being closed. Release all its resources.
     fn connection_ended(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Called when the connection is lost. Like [`connection_ended`](Self::connection_ended), without waiting.
+    /// Called when the connection is lost. Release all its resources without waiting.
     fn close(&self) {}
 }
 
@@ -135,11 +135,12 @@ impl AgentRequest {
 
     /// Returns the response that the request would get without this handler.
     ///
-    /// The request goes to the handler that was registered before, and so on. If no handler is left, a
-    /// permission request or a question goes to the policy, the permission handler, the turn, or a deciding
+    /// The request is passed to the handler that was registered before this one, and so on. If no handler is left, a
+    /// permission request or a question is passed to the policy, the permission handler, the turn, or a deciding
     /// subscription. Any other request fails with "method not found".
     ///
-    /// A handler that stores responses forwards the request, stores the response, and returns it.
+    /// Use it, for example, in a handler that stores responses: it forwards the request, stores the response, and
+    /// returns it.
     pub fn forward(self) -> BoxFuture<'static, Response> {
         let Self { method, session_id, params, next } = self;
         let Next { handlers, index, fallback } = next;
@@ -214,12 +215,12 @@ struct Entry {
 impl Requests {
     /// Registers a handler for the agent requests that the filter selects.
     ///
-    /// Each request has one responder: of the handlers whose filter selects it, the one that was registered
-    /// last. That handler may [forward](AgentRequest::forward) the request to the one before.
+    /// If several filters select a request, the handler that was registered last responds. It may
+    /// [forward](AgentRequest::forward) the request to the handler registered before it.
     ///
-    /// Handlers receive only requests that are addressed to this client. On a shared endpoint these are the
-    /// requests of sessions with a pending call. Capabilities are advertised while connecting, so register a
-    /// handler with capabilities before you connect.
+    /// Handlers receive only requests that are addressed to this client. On a shared endpoint these are the requests
+    /// of sessions with a pending call. Capabilities are advertised during connecting, so register a handler with
+    /// capabilities before you connect.
     ///
     /// # Examples
     /// ```

@@ -22,8 +22,8 @@
 //! timeout. When the turn is cancelled, the agent ends, or the client disconnects, all open requests are
 //! cancelled. After a reconnect, a request that was already decided does not appear again.
 //!
-//! On a shared endpoint a request belongs to this client only while a call of this client about its session is
-//! pending. Every other request arrives as [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).
+//! On a shared endpoint a request is addressed to this client only while this client has a pending call for the same
+//! session. Every other request arrives as [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).
 //!
 //! # Questions
 //!

@@ -36,7 +36,7 @@ pub struct PermissionOption {
     pub id: String,
     /// The display name.
     pub name: String,
-    /// The meaning; `None` if the agent does not specify it.
+    /// The meaning of the option; `None` if the agent does not specify it.
     pub kind: Option<PermissionKind>,
     /// The option as received. Not serialized.
     #[serde(skip)]

@@ -11,15 +11,15 @@ use super::policy::PermissionDecision;
 use super::reply::{Held, Reply, ReplyError, Responder};
 use crate::update::ToolCall;
 
-/// A decision by its meaning instead of an option id.
+/// A decision by meaning instead of by option id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PermissionReply {
     /// Allows the action this time.
     Once,
-    /// Allows the action from now on, or, if that is not offered, this time.
+    /// Allows the action from now on. If that is not offered, allows it this time.
     Always,
-    /// Rejects the action this time, or, if that is not offered, from now on.
+    /// Rejects the action this time. If that is not offered, rejects it from now on.
     Reject,
 }
 
@@ -44,9 +44,9 @@ pub enum PermissionOutcome {
 /// A permission request of the agent.
 ///
 /// It is cheap to clone and can be decided once: the first decision counts, and a later one fails with
-/// [`ReplyError::Stale`]. Dropping the last deciding copy without a decision cancels the request. Copies in
-/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. The agent never gets
-/// a permission that was not granted.
+/// [`ReplyError::Stale`]. Dropping the last deciding clone without a decision cancels the request. Clones in
+/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. The agent never gets a
+/// permission that was not granted.
 #[derive(Clone)]
 pub struct PermissionRequest {
     inner: Arc<Inner>,
@@ -121,7 +121,7 @@ impl PermissionRequest {
 
     /// Returns the tool call that needs the permission.
     ///
-    /// It includes what the agent reported about this call before: kind, title, input and changes.
+    /// It includes what the agent has already reported about this call: kind, title, input and changes.
     #[must_use]
     pub fn tool_call(&self) -> Option<&ToolCall> {
         self.inner.tool_call.as_ref()
@@ -133,13 +133,13 @@ impl PermissionRequest {
         &self.inner.options
     }
 
-    /// Returns the member `_meta` of the request.
+    /// Returns the `_meta` field of the request.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.inner.raw.get("_meta")
     }
 
-    /// Returns the parameters as received, including unknown members.
+    /// Returns the parameters as received, including unknown fields.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.inner.raw
@@ -171,10 +171,10 @@ impl PermissionRequest {
         })
     }
 
-    /// Waits until the agent no longer waits for a decision.
+    /// Waits until the request is closed: the agent no longer waits for a decision.
     ///
-    /// That is the case after a decision, when the turn is cancelled, and when the agent, the session or the
-    /// connection ends. A user interface closes its dialog then.
+    /// The request is closed after a decision, when the turn is cancelled, and when the agent, the session or the
+    /// connection ends. A user interface can then close its dialog.
     pub async fn closed(&self) {
         self.inner.reply.closed().await;
     }
@@ -191,7 +191,7 @@ impl PermissionRequest {
     /// Allows the action from now on.
     ///
     /// # Errors
-    /// Same as [`allow_once`](Self::allow_once).
+    /// The errors of [`allow_once`](Self::allow_once).
     pub fn allow_always(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::AllowAlways])
     }
@@ -199,7 +199,7 @@ impl PermissionRequest {
     /// Rejects the action this time.
     ///
     /// # Errors
-    /// Same as [`allow_once`](Self::allow_once).
+    /// The errors of [`allow_once`](Self::allow_once).
     pub fn reject_once(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::RejectOnce])
     }
@@ -207,7 +207,7 @@ impl PermissionRequest {
     /// Rejects the action from now on.
     ///
     /// # Errors
-    /// Same as [`allow_once`](Self::allow_once).
+    /// The errors of [`allow_once`](Self::allow_once).
     pub fn reject_always(&self) -> Result<(), ReplyError> {
         self.of_kind(&[PermissionKind::RejectAlways])
     }
@@ -215,7 +215,7 @@ impl PermissionRequest {
     /// Chooses the option that is closest to this decision.
     ///
     /// # Errors
-    /// Same as [`allow_once`](Self::allow_once).
+    /// The errors of [`allow_once`](Self::allow_once).
     pub fn reply(&self, reply: PermissionReply) -> Result<(), ReplyError> {
         use PermissionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
         self.of_kind(match reply {
@@ -228,7 +228,7 @@ impl PermissionRequest {
     /// Chooses an option of any kind by its id.
     ///
     /// # Errors
-    /// Same as [`allow_once`](Self::allow_once).
+    /// The errors of [`allow_once`](Self::allow_once).
     pub fn choose(&self, option_id: &str) -> Result<(), ReplyError> {
         if !self.inner.options.iter().any(|option| option.id == option_id) {
             return Err(ReplyError::NotOffered);
@@ -236,7 +236,7 @@ impl PermissionRequest {
         self.inner.reply.give(&selected(option_id))
     }
 
-    /// Rejects the action: with an option that rejects if the agent offers one, otherwise by cancelling.
+    /// Rejects the action, with a rejecting option if the agent offers one, otherwise by cancelling the request.
     ///
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for a decision.

@@ -12,11 +12,11 @@ use crate::update::ToolKind;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PermissionDecision {
-    /// Decides by meaning. Rejects the request if the agent does not offer it.
+    /// Decides by meaning. The request is rejected if the agent does not offer a matching option.
     Reply(PermissionReply),
-    /// Chooses the option with this id. Rejects the request if the agent does not offer it.
+    /// Chooses the option with this id. The request is rejected if the agent does not offer this option.
     Option(String),
-    /// Rejects the request: with an option that rejects if there is one, otherwise by cancelling.
+    /// Rejects the request, with a rejecting option if there is one, otherwise by cancelling it.
     Refuse,
     /// Leaves the decision to the application.
     ///
@@ -29,7 +29,7 @@ type Decide = Arc<dyn Fn(&PermissionRequest) -> PermissionDecision + Send + Sync
 
 /// Decides permission requests before any handler or subscriber.
 ///
-/// No policy grants a permission because time has passed.
+/// No policy grants a permission after a timeout.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {
@@ -42,8 +42,8 @@ pub enum PermissionPolicy {
     Ask,
     /// Allows everything for which the agent offers an allowing option.
     ///
-    /// Prefers "this time" to "from now on". A request without an allowing option is treated like
-    /// [`Ask`](Self::Ask).
+    /// Prefers options for "this time" to options for "from now on". A request without an allowing option is treated
+    /// like [`Ask`](Self::Ask).
     BypassPermissions,
     /// Allows changes of files, if the agent offers an allowing option.
     ///
@@ -62,8 +62,8 @@ pub struct PermissionFunction(Decide);
 impl PermissionPolicy {
     /// Creates a policy from a function.
     ///
-    /// The function blocks the event loop: it must return quickly. Return [`PermissionDecision::Ask`] for
-    /// decisions that take longer. If the function panics, the request is rejected.
+    /// The function runs on the event loop and blocks it, so it must return quickly. Return
+    /// [`PermissionDecision::Ask`] for decisions that take longer. If the function panics, the request is rejected.
     pub fn function(
         decide: impl Fn(&PermissionRequest) -> PermissionDecision + Send + Sync + 'static,
     ) -> Self {

@@ -17,7 +17,7 @@ pub(crate) const ELICITATION_COMPLETE: &str = "elicitation/complete";
 /// The method with which servers forward an agent's questions.
 pub(crate) const REQUEST_QUESTION: &str = "_sandboxagent/session/request_question";
 
-/// Which kinds of questions the client advertises to the agent.
+/// The kinds of questions that the client advertises to the agent.
 ///
 /// A question that was not advertised is still delivered to subscribers of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -43,15 +43,15 @@ impl QuestionSupport {
     }
 }
 
-/// What the user is asked to do.
+/// The action that is requested from the user.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum QuestionKind {
-    /// Fill in a form.
+    /// The user fills in a form.
     Form(QuestionForm),
-    /// Open a web page.
+    /// The user opens a web page.
     ///
-    /// [`Event::QuestionCompleted`](crate::Event::QuestionCompleted) reports that the user has finished there.
+    /// [`Event::QuestionCompleted`](crate::Event::QuestionCompleted) reports that the user has completed the page.
     #[non_exhaustive]
     Url {
         /// The id of the question in [`Event::QuestionCompleted`](crate::Event::QuestionCompleted).
@@ -59,7 +59,7 @@ pub enum QuestionKind {
         /// The URL. It comes from the agent: show it to the user before you open it.
         url: String,
     },
-    /// Choose one of these. An empty list means any text.
+    /// The user chooses one of these. An empty list means any text.
     Choice(Vec<FormChoice>),
     /// A kind that this version does not know; see [`QuestionRequest::raw`].
     Other,
@@ -68,7 +68,7 @@ pub enum QuestionKind {
 /// A question of the agent to the user.
 ///
 /// It is cheap to clone and can be answered once: the first answer counts, and a later one fails with
-/// [`ReplyError::Stale`]. Dropping the last deciding copy without an answer cancels the question. Copies in
+/// [`ReplyError::Stale`]. Dropping the last deciding clone without an answer cancels the question. Clones in
 /// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open.
 #[derive(Clone)]
 pub struct QuestionRequest {
@@ -141,7 +141,7 @@ impl QuestionRequest {
         self.text("message").or_else(|| self.text("prompt")).or_else(|| self.text("question"))
     }
 
-    /// Returns what the user is asked to do.
+    /// Returns the action that is requested from the user.
     #[must_use]
     pub fn kind(&self) -> &QuestionKind {
         &self.inner.kind
@@ -153,7 +153,7 @@ impl QuestionRequest {
         self.inner.raw.get("requestedSchema")
     }
 
-    /// Returns the member `_meta` of the request.
+    /// Returns the `_meta` field of the request.
     #[must_use]
     pub fn meta(&self) -> Option<&Value> {
         self.inner.raw.get("_meta")
@@ -165,7 +165,7 @@ impl QuestionRequest {
         &self.inner.method
     }
 
-    /// Returns the parameters as received, including unknown members.
+    /// Returns the parameters as received, including unknown fields.
     #[must_use]
     pub fn raw(&self) -> &Value {
         &self.inner.raw

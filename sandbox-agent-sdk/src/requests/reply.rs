@@ -87,7 +87,7 @@ pub enum ReplyError {
     /// The agent stops waiting when the turn is cancelled, and when the session or the connection ends.
     #[error("the request already has a response, or the agent no longer waits for one")]
     Stale,
-    /// The agent does not offer this response. The request stays open.
+    /// The agent does not offer this option. The request stays open.
     #[error("the agent does not offer this response")]
     NotOffered,
     /// The answer does not match the form of the question. The question stays open.
@@ -96,7 +96,7 @@ pub enum ReplyError {
     Unfit {
         /// The name of the invalid field; empty if the whole answer is invalid.
         field: String,
-        /// What is wrong with it, for example `is missing`.
+        /// What is wrong with the field, for example `is missing`.
         reason: &'static str,
     },
 }

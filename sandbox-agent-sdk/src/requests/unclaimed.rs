@@ -20,10 +20,10 @@ const SUMMARY_CHARS: usize = 256;
 
 /// An agent request on a shared endpoint that is not addressed to this client.
 ///
-/// Every client of a shared endpoint receives the requests of all agents. A request is addressed to this
-/// client only while a call of this client about its session is pending. Every other request arrives as an
-/// `UnclaimedRequest`. This client responds to it only if the application [claims](Self::claim) it.
-/// Dropping it leaves the request to the client that it belongs to.
+/// Every client of a shared endpoint receives the requests of all agents. A request is addressed to this client only
+/// while this client has a pending call for the same session. Every other request arrives as an `UnclaimedRequest`.
+/// This client responds to it only if the application [claims](Self::claim) it. Dropping it leaves the request to the
+/// client that it belongs to.
 ///
 /// It is cheap to clone. Only one claim succeeds.
 #[derive(Clone)]
@@ -62,9 +62,8 @@ pub enum ClaimedRequest {
 
 /// A claimed request that is neither a permission request nor a question.
 ///
-/// It is cheap to clone and can be responded to once. If the last copy is dropped without a response, the
-/// agent receives an error. [`AgentTools::answer`](crate::tools::AgentTools::answer) serves requests for files
-/// and terminals.
+/// It is cheap to clone and accepts one response. If the last clone is dropped without a response, the agent receives
+/// an error. [`AgentTools::answer`](crate::tools::AgentTools::answer) serves requests for files and terminals.
 #[derive(Clone)]
 pub struct OtherRequest {
     inner: Arc<Other>,
@@ -123,13 +122,14 @@ impl UnclaimedRequest {
         self.lock().as_ref().is_some_and(|open| !open.responder.is_closed())
     }
 
-    /// Claims the request: from now on this client responds to it.
+    /// Claims the request, so that this client responds to it.
     ///
     /// Another client of the endpoint may respond as well; the server accepts the first response.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it was claimed before, its session or the connection has ended, or too many
-    /// unclaimed requests are open ([`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests)).
+    /// [`ReplyError::Stale`] if it was already claimed, if its session or the connection has ended, or if too many
+    /// unclaimed requests are open
+    /// ([`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests)).
     pub fn claim(&self) -> Result<ClaimedRequest, ReplyError> {
         let open = self.lock().take().filter(|open| !open.responder.is_closed());
         let Open { responder, hold } = open.ok_or(ReplyError::Stale)?;
@@ -237,7 +237,7 @@ impl OtherRequest {
     /// Responds with this result.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if there was a response before, or the agent no longer waits.
+    /// [`ReplyError::Stale`] if the request already has a response, or the agent no longer waits for one.
     pub fn respond(&self, result: &Value) -> Result<(), ReplyError> {
         self.inner.reply.give(result)
     }
@@ -245,7 +245,7 @@ impl OtherRequest {
     /// Responds with an error.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if there was a response before, or the agent no longer waits.
+    /// [`ReplyError::Stale`] if the request already has a response, or the agent no longer waits for one.
     pub fn fail(&self, error: RpcError) -> Result<(), ReplyError> {
         self.inner.reply.refuse(error)
     }

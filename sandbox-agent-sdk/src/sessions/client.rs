@@ -20,24 +20,25 @@ use crate::sessions::{StatusEvent, UserAction};
 use crate::{Error, Events, NewSession, SandboxAgentClient};
 
 impl SandboxAgentClient {
-    /// A client whose sessions are stored in this store. This client itself stores nothing.
+    /// Creates a client that stores its sessions in this store. The client that this is called on still stores
+    /// nothing.
     ///
-    /// Call it once and clone the result: the store stays attached for as long as this client lives.
+    /// Call it once and clone the result: the store stays attached until this client is dropped.
     #[must_use]
     pub fn with_store(&self, store: impl SessionStore) -> StoredClient {
         self.with_store_options(Arc::new(store), StoreOptions::default())
     }
 
-    /// A client whose sessions are stored, for a store that is used elsewhere too, and with other options.
+    /// Creates a client that stores its sessions in a shared store, with options.
     #[must_use]
     pub fn with_store_options(&self, store: Arc<dyn SessionStore>, options: StoreOptions) -> StoredClient {
         StoredClient { shared: Shared::new(self, store, options), client: self.clone() }
     }
 }
 
-/// A client whose sessions are all stored: [`SandboxAgentClient::with_store`].
+/// A client that stores all its sessions. Created by [`SandboxAgentClient::with_store`].
 ///
-/// It is cheap to clone, and counts as a handle of its client.
+/// It is cheap to clone and keeps the underlying client alive.
 #[derive(Clone)]
 pub struct StoredClient {
     client: SandboxAgentClient,
@@ -45,41 +46,41 @@ pub struct StoredClient {
 }
 
 impl StoredClient {
-    /// The client below, which stores nothing.
+    /// Returns the underlying client, which stores nothing.
     #[must_use]
     pub fn client(&self) -> &SandboxAgentClient {
         &self.client
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SessionStore> {
         &self.shared.store
     }
 
-    /// The name under which this process owns sessions.
+    /// Returns the owner name of this process in the store.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.shared.owner
     }
 
-    /// Everything that happens from now on: to the connection, and in all sessions, stored or not.
+    /// Subscribes to all later events of the connection and of all sessions, stored or not.
     pub fn events(&self) -> Events {
         self.client.events()
     }
 
-    /// Creates a session under an id of its own.
+    /// Creates a session with a generated id.
     ///
     /// # Errors
-    /// As [`SandboxAgentClient::new_session`], and [`Error::Store`].
+    /// The errors of [`SandboxAgentClient::new_session`], and [`Error::Store`] if the store fails.
     pub async fn new_session(&self, new: NewSession) -> Result<StoredSession, Error> {
         self.new_session_as(format!("ses_{}", random_id()), new).await
     }
 
-    /// Creates a session under this id.
+    /// Creates a session with this id.
     ///
     /// # Errors
-    /// As [`new_session`](Self::new_session); [`StoreError::Exists`] if there is one of this id.
+    /// The errors of [`new_session`](Self::new_session). [`StoreError::Exists`] if the id is already in use.
     pub async fn new_session_as(
         &self,
         id: impl Into<String>,
@@ -91,28 +92,29 @@ impl StoredClient {
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
-    /// A handle of a session by its id. Nothing is looked up, and the session need not exist.
+    /// Creates a handle to a session by its id. Looks nothing up; the session need not exist.
     #[must_use]
     pub fn session(&self, id: impl Into<String>) -> StoredSession {
         StoredSession::new(self.clone(), id.into(), None)
     }
 
-    /// Acquires a session: [`StoredSession::resume`].
+    /// Acquires a session and returns a handle to it. See [`StoredSession::resume`].
     ///
     /// # Errors
-    /// As [`StoredSession::resume`].
+    /// The errors of [`StoredSession::resume`].
     pub async fn resume(&self, id: impl Into<String>) -> Result<StoredSession, Error> {
         let session = self.session(id);
         session.resume().await?;
         Ok(session)
     }
 
-    /// Acquires the session of this id, or creates it.
+    /// Acquires the session with this id, or creates it.
     ///
-    /// Tool servers are not stored, so that they come from here also when the session is restored.
+    /// MCP servers are not stored, because they may contain secrets. They are taken from `new` when the session is
+    /// restored.
     ///
     /// # Errors
-    /// As [`new_session`](Self::new_session) and [`StoredSession::resume`].
+    /// The errors of [`new_session`](Self::new_session) and [`StoredSession::resume`].
     pub async fn resume_or_create(
         &self,
         id: impl Into<String>,
@@ -132,50 +134,51 @@ impl StoredClient {
         Ok(session)
     }
 
-    /// A page of sessions, the newest first. By default archived and failed ones are left out.
+    /// Returns a page of sessions, newest first. The default query omits archived and failed sessions.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn list(&self, query: RecordQuery) -> Result<RecordPage, Error> {
         Ok(self.shared.in_time(self.shared.store.list(&query)).await?)
     }
 
-    /// How many sessions a badge shows: those that are active or suspended.
+    /// Returns the number of sessions to show on a badge: active and suspended sessions.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn badge_count(&self) -> Result<u64, Error> {
         Ok(self.shared.in_time(self.shared.store.count(&RecordQuery::counted())).await?)
     }
 
-    /// The record of a session, if there is one of this id.
+    /// Returns the record of a session, or `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn get(&self, id: &str) -> Result<Option<SessionRecord>, Error> {
         Ok(self.shared.in_time(self.shared.store.get(id)).await?)
     }
 
-    /// A page of the stored events of a session.
+    /// Returns a page of the stored events of a session.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn stored_events(&self, query: EventQuery) -> Result<EventPage, Error> {
         self.shared.events(&query).await
     }
 
-    /// Archives a session. Nothing else ever does, and there is no way back.
+    /// Archives a session. This is final. The client never archives a session on its own.
     ///
     /// # Errors
-    /// [`Error::Status`] if it is not active.
+    /// [`Error::Status`] if the session is not active.
     pub async fn archive(&self, id: &str) -> Result<SessionRecord, Error> {
         self.transition(id, StatusEvent::Archive).await
     }
 
-    /// Marks a session as one that cannot continue. An agent's end is no reason for that.
+    /// Marks a session as failed, so that it cannot continue. This is final. The end of an agent is not a reason to
+    /// do this.
     ///
     /// # Errors
-    /// [`Error::Status`] if it is not active.
+    /// [`Error::Status`] if the session is not active.
     pub async fn fail(&self, id: &str) -> Result<SessionRecord, Error> {
         self.transition(id, StatusEvent::FatalError).await
     }
@@ -202,19 +205,19 @@ impl StoredClient {
         }
     }
 
-    /// Deletes a session with its events, and returns whether there was one. Its agent is not ended.
+    /// Deletes a session with its events. Returns whether it existed. The agent is not stopped.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
         self.shared.untrack(id);
         Ok(self.shared.in_time(self.shared.store.delete(id)).await?)
     }
 
-    /// Waits until everything that happened so far is stored, or given up, within twice [`StoreOptions::retry_for`].
+    /// Waits until all events so far are stored or reported as lost, for at most twice [`StoreOptions::retry_for`].
     ///
     /// # Errors
-    /// [`Error::EventsLost`] and [`Error::Store`] if something was not stored since the last call.
+    /// [`Error::EventsLost`] or [`Error::Store`] if something since the last call was not stored.
     pub async fn flush(&self) -> Result<(), Error> {
         self.flush_until(self.shared.flush_deadline()).await
     }
@@ -243,10 +246,10 @@ impl StoredClient {
         }
     }
 
-    /// Ends the connection, and stores what happened until then, within one deadline.
+    /// Closes the connection and stores all events until then, within one deadline.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). The client is disconnected all the same.
+    /// The errors of [`flush`](Self::flush). The client is disconnected in any case.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {

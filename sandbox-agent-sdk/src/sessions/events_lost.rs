@@ -9,11 +9,11 @@ use super::store::StoreError;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct EventsLost {
-    /// The stored session.
+    /// The id of the stored session.
     pub session_id: String,
-    /// How many.
+    /// The number of lost events.
     pub count: u64,
-    /// Why the store did not take them; `None` if more events waited than may.
+    /// The error of the store; `None` if the queue of waiting events was full.
     #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub error: Option<StoreError>,
 }

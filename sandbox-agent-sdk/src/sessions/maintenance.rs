@@ -1,4 +1,4 @@
-//! Idle agents, old sessions, shutting down.
+//! Maintenance: ends idle agents, deletes expired sessions, shuts down.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,21 +18,22 @@ const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 /// How many idle agents are ended at the same time.
 const ENDING: usize = 16;
 
-/// Which sessions a shutdown suspends.
+/// Selects the sessions that a shutdown suspends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Suspend {
-    /// Those that this process owns.
+    /// Sessions that this process owns.
     Own,
-    /// All active sessions of the store, also those of other programs.
+    /// All active sessions in the store, including those of other processes.
     All,
 }
 
 impl StoredClient {
-    /// The sessions that are older than the policy keeps them: what [`delete_expired`](Self::delete_expired) deletes.
+    /// Returns the sessions that have expired under the policy. [`delete_expired`](Self::delete_expired) deletes
+    /// them.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn expired(
         &self,
         policy: &RetentionPolicy,
@@ -61,10 +62,10 @@ impl StoredClient {
         Ok(expired)
     }
 
-    /// Deletes the sessions that are older than the policy keeps them, and returns them.
+    /// Deletes the sessions that have expired under the policy. Returns the deleted sessions.
     ///
     /// # Errors
-    /// [`Error::Store`]; some may have been deleted then.
+    /// [`Error::Store`] if the store fails. Some sessions may already be deleted.
     pub async fn delete_expired(
         &self,
         policy: &RetentionPolicy,
@@ -81,7 +82,7 @@ impl StoredClient {
         Ok(deleted)
     }
 
-    /// The sessions whose agents are idle: what [`end_idle`](Self::end_idle) ends.
+    /// Returns the ids of the sessions whose agents are idle. [`end_idle`](Self::end_idle) ends these agents.
     #[must_use]
     pub fn idle(&self, policy: &RetentionPolicy, now: Timestamp) -> Vec<String> {
         let is_idle = |(id, handle): (String, super::shared::Handle)| {
@@ -96,14 +97,15 @@ impl StoredClient {
         ids
     }
 
-    /// Ends the agents of sessions without activity, and returns which. The sessions stay active: the next prompt
-    /// restores them.
+    /// Ends the agents of idle sessions and returns the ids of these sessions. The sessions stay active: the next
+    /// prompt restores them.
     ///
-    /// Where all sessions share one agent process with the connection, it is ended once all of them are idle, stored or
-    /// not. A turn that begins meanwhile keeps the agent, or is sent to the next one.
+    /// If one agent process serves all sessions of the connection, it ends only when all its sessions are idle,
+    /// including sessions that are not stored. A turn that starts at the same time either keeps the agent or is sent
+    /// to the next one.
     ///
     /// # Errors
-    /// The first failure, if no agent could be ended; else it is logged.
+    /// The first error, if no agent could be ended. Otherwise errors are logged.
     pub async fn end_idle(&self, policy: &RetentionPolicy, now: Timestamp) -> Result<Vec<String>, Error> {
         let idle = self.idle(policy, now);
         if idle.is_empty() {
@@ -165,9 +167,9 @@ impl StoredClient {
         Ok(idle)
     }
 
-    /// Ends idle agents and deletes old sessions, again and again, until the future is dropped: every
-    /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes), and every
-    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily).
+    /// Runs maintenance until the future is dropped. It ends idle agents every
+    /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes by default) and deletes expired sessions every
+    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default).
     pub async fn run_maintenance(&self, policy: RetentionPolicy) {
         let mut deleted: Option<Instant> = None;
         loop {
@@ -185,11 +187,12 @@ impl StoredClient {
         }
     }
 
-    /// Shuts down within one deadline (twice [`StoreOptions::retry_for`](super::StoreOptions::retry_for)): stores what waits,
-    /// suspends sessions, disconnects, and stores what came meanwhile. Returns how many were suspended.
+    /// Stores waiting events, suspends sessions, disconnects, and stores the events that arrived meanwhile. Returns
+    /// the number of suspended sessions. All of it shares one deadline: twice
+    /// [`StoreOptions::retry_for`](super::StoreOptions::retry_for).
     ///
     /// # Errors
-    /// [`Error::Store`] and [`Error::EventsLost`]; the client is disconnected all the same.
+    /// [`Error::Store`] or [`Error::EventsLost`] if something was not stored. The client is disconnected in any case.
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
         let deadline = self.shared.flush_deadline();
         // What happened comes first: a session that is not suspended can be acquired all the same.
@@ -208,10 +211,10 @@ impl StoredClient {
         stored.and(disconnected).and(flushed).map(|()| count)
     }
 
-    /// Waits for SIGTERM or SIGINT (Ctrl-C elsewhere), then [shuts down](Self::shut_down).
+    /// Waits for SIGTERM or SIGINT (Ctrl-C on systems other than Unix), then [shuts down](Self::shut_down).
     ///
     /// # Errors
-    /// As [`shut_down`](Self::shut_down), and [`Error::Local`] if signals cannot be received.
+    /// The errors of [`shut_down`](Self::shut_down), and [`Error::Local`] if signals cannot be received.
     pub async fn shut_down_on_signal(&self, which: Suspend) -> Result<u64, Error> {
         let signal = signalled().await;
         signal.map_err(|source| Error::Local {

@@ -19,13 +19,13 @@ const ESCAPED: usize = 6;
 /// How many pages of events are read at most.
 const PAGES: usize = 64;
 
-/// How much of its history an agent gets.
+/// The limits of transcript replay: how much of its history an agent receives as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayLimits {
-    /// How many messages at most: 50.
+    /// The maximum number of messages. Default 50.
     pub max_messages: usize,
-    /// How many characters at most: 12,000.
+    /// The maximum number of characters. Default 12,000.
     pub max_chars: usize,
 }
 

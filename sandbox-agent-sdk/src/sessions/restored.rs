@@ -4,23 +4,23 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// How an agent continues a session.
+/// How a session was restored in the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum RestoredBy {
-    /// The agent still has the session; nothing was asked of it.
+    /// The agent still had the session. No request was sent.
     Attach,
-    /// The agent resumed it.
+    /// The agent resumed the session.
     Resume,
-    /// The agent loaded it from its own history.
+    /// The agent loaded the session from its own history.
     Load,
-    /// The agent has a new session, and gets the recent history with the next prompt.
+    /// The agent has a new session and receives the recent history as text with the next prompt.
     Replay,
 }
 
 impl RestoredBy {
-    /// Its name, as it is stored.
+    /// Returns the name under which the value is stored.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,14 +38,14 @@ impl fmt::Display for RestoredBy {
     }
 }
 
-/// A session that was restored.
+/// The result of restoring a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Restored {
-    /// How.
+    /// How the session was restored.
     pub by: RestoredBy,
-    /// How many stored prompts the agent no longer knows, by the history that it replayed; `None` if it replayed none
-    /// before its response, so that there is nothing to compare.
+    /// The number of stored prompts that are missing from the history that the agent replayed. `None` if the agent
+    /// replayed no history before its response.
     pub unknown_prompts: Option<u64>,
 }

@@ -16,10 +16,10 @@ use crate::sessions::{StatusEvent, UserAction};
 use crate::turns::TurnState;
 use crate::{Error, Events, NewSession, Prompt, Session, Turn};
 
-/// A stored session. It is cheap to clone, and counts as a handle of its client.
+/// A handle to a stored session. It is cheap to clone and keeps its client alive.
 ///
-/// Its id never changes, whatever happens to the agent, the server and this program. The agent's own id of the session
-/// may change, and is what [`Update::session_id`](crate::Update::session_id) and the events of the client name.
+/// The id never changes, even if the agent, the server or this program restarts. The agent's own id for the session
+/// may change; [`Update::session_id`](crate::Update::session_id) and the events of the client contain that id.
 #[derive(Clone)]
 pub struct StoredSession {
     client: StoredClient,
@@ -33,35 +33,35 @@ impl StoredSession {
         Self { client, id: id.into(), new: new.map(Arc::new) }
     }
 
-    /// Its id.
+    /// Returns the id of the stored session.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The client that it belongs to.
+    /// Returns the client of the session.
     #[must_use]
     pub fn client(&self) -> &StoredClient {
         &self.client
     }
 
-    /// Its record.
+    /// Returns the record of the session.
     ///
     /// # Errors
-    /// [`Error::Store`] if there is no such session.
+    /// [`Error::Store`] if the session does not exist or the store fails.
     pub async fn record(&self) -> Result<SessionRecord, Error> {
         self.client.shared.record(&self.id).await
     }
 
-    /// A page of its stored events, behind this index.
+    /// Returns a page of the stored events after this index.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn stored_events(&self, after: u64) -> Result<EventPage, Error> {
         self.client.stored_events(EventQuery::of(&*self.id).after(after)).await
     }
 
-    /// The agent's session, while this process owns the session and the agent has it.
+    /// Returns the agent's session; `None` if this process does not own the session or the agent does not have it.
     #[must_use]
     pub fn agent_session(&self) -> Option<Session> {
         let handle = self.client.shared.tracked(&self.id)?;
@@ -69,14 +69,14 @@ impl StoredSession {
         Some(self.client.client().session(agent_session))
     }
 
-    /// The turn of another program that is running in it, since this process owns the session.
+    /// Returns the running turn that another process started, if this process owns the session.
     #[must_use]
     pub fn open_turn(&self) -> Option<OpenTurn> {
         let handle = self.client.shared.tracked(&self.id)?;
         handle.view.borrow().open_turn.clone()
     }
 
-    /// Waits until no turn of another program is running in it.
+    /// Waits until no turn of another process is running in the session.
     pub async fn open_turn_ended(&self) {
         if let Some(mut handle) = self.client.shared.tracked(&self.id) {
             // A tracker that has ended has no turn.
@@ -84,34 +84,37 @@ impl StoredSession {
         }
     }
 
-    /// What happens in it from now on, whatever session of the agent it is.
+    /// Subscribes to all later events of the session, even if the agent's session changes.
     pub fn events(&self) -> Events {
         self.client.shared.follow(&self.id)
     }
 
-    /// Acquires it, unless this process owns it and the agent has it: stores what the server has of it and no program
-    /// stored, and has the agent resume it, or load it, or continue it with its recent history in a new session. A
-    /// suspended session becomes active. Returns how it was restored, if it had to be.
+    /// Acquires the session and restores it in the agent. Returns how it was restored, or `None` if that was not
+    /// necessary.
+    ///
+    /// First stores the events that the server has and the store lacks. Then the agent resumes the session, or loads
+    /// it, or continues it in a new session by transcript replay. A suspended session becomes active. Does nothing if
+    /// this process owns the session and the agent has it.
     ///
     /// # Errors
-    /// [`Error::Status`] if it is suspended and cannot be resumed, [`Error::NotAllowed`] if it is archived or has
-    /// failed, and what else can go wrong.
+    /// [`Error::Status`] if the session is suspended and cannot be resumed, [`Error::NotAllowed`] if it is archived
+    /// or failed, and the errors of the store and the agent.
     pub async fn resume(&self) -> Result<Option<Restored>, Error> {
         let wish = self.client.wish(self.new.as_deref());
         let shared = &self.client.shared;
         shared.ask(self.client.client(), &self.id, |answer| Ask::Acquire { wish, answer }).await
     }
 
-    /// Begins a turn.
+    /// Sends a prompt, which starts a turn.
     ///
-    /// The session is acquired first if need be, as by [`resume`](Self::resume). The prompt is stored before it is
-    /// sent. If it certainly did not run because the server or the agent was gone, the session is restored and the
-    /// prompt is sent once more. A turn that another program began is waited for, and cancelled after
-    /// [`StoreOptions::open_turn_timeout`](super::StoreOptions::open_turn_timeout).
+    /// Acquires the session first if necessary; see [`resume`](Self::resume). The prompt is stored before it is sent.
+    /// If the server or the agent was gone and the prompt certainly did not run, the session is restored and the
+    /// prompt is sent once more. If a turn of another process is running, the prompt waits for it, and cancels it
+    /// after [`StoreOptions::open_turn_timeout`](super::StoreOptions::open_turn_timeout).
     ///
     /// # Errors
-    /// [`Error::NotAllowed`] if its status takes no input, [`Error::TurnInProgress`] while a turn is running, and what
-    /// else can go wrong before the turn starts; the turn reports what goes wrong in it.
+    /// [`Error::NotAllowed`] if the status of the session does not accept input, [`Error::TurnInProgress`] if a turn
+    /// is running, and the errors of [`resume`](Self::resume). Errors after the start are reported by the turn.
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
@@ -188,10 +191,10 @@ impl StoredSession {
         }
     }
 
-    /// Cancels the running turn, whichever program began it.
+    /// Cancels the running turn, even if another process started it.
     ///
     /// # Errors
-    /// [`Error::NotAllowed`] if its status has nothing to cancel, [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::NotAllowed`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time.
     pub async fn cancel(&self) -> Result<(), Error> {
         let status = self.record().await?.status;
         if !status.allows(UserAction::Cancel) {
@@ -204,71 +207,71 @@ impl StoredSession {
         }
     }
 
-    /// Cancels the running turn, and archives the session: the action "cancel session" of a user.
+    /// Cancels the running turn and archives the session, for a user's action "cancel session".
     ///
     /// # Errors
-    /// [`Error::Status`] if it is not active, [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::Status`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time.
     pub async fn cancel_session(&self) -> Result<SessionRecord, Error> {
         self.cancel().await?;
         self.client.transition(&self.id, StatusEvent::Cancel).await
     }
 
-    /// Releases it for another process. On a shared endpoint its agent continues, also with a turn that is running.
+    /// Releases the session for another process. On a shared endpoint the agent continues, including a running turn.
     ///
     /// # Errors
-    /// [`Error::Store`] if what happened so far cannot be stored; this process owns the session then.
+    /// [`Error::Store`] if the events so far cannot be stored. This process then still owns the session.
     pub async fn release(&self) -> Result<SessionRecord, Error> {
         let shared = &self.client.shared;
         shared.ask(self.client.client(), &self.id, |answer| Ask::Release { answer }).await
     }
 
-    /// Its title.
+    /// Returns the title of the session.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn title(&self) -> Result<Option<String>, Error> {
         Ok(self.record().await?.details.title)
     }
 
-    /// Sets its title in the store.
+    /// Sets the title of the session in the store.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn set_title(&self, title: impl Into<String>) -> Result<(), Error> {
         let patch = RecordPatch { title: Change::Set(title.into()), ..RecordPatch::default() };
         self.client.patch(&self.id, patch).await.map(drop)
     }
 
-    /// What the application stored with it.
+    /// Returns the metadata that the application stored with the session.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn metadata(&self) -> Result<serde_json::Map<String, Value>, Error> {
         Ok(self.record().await?.details.metadata)
     }
 
-    /// Stores metadata with it: members are set, or removed by `null`.
+    /// Stores metadata with the session, key by key. A `null` value removes the key.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn set_metadata(&self, metadata: serde_json::Map<String, Value>) -> Result<(), Error> {
         let patch = RecordPatch { metadata, ..RecordPatch::default() };
         self.client.patch(&self.id, patch).await.map(drop)
     }
 
-    /// Its mode, as the agent reported it last.
+    /// Returns the mode that the agent last reported.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn mode(&self) -> Result<Option<String>, Error> {
         let modes = self.record().await?.details.modes;
         Ok(modes.and_then(|modes| modes["currentModeId"].as_str().map(str::to_owned)))
     }
 
-    /// Its model, as the agent reported it last.
+    /// Returns the model that the agent last reported.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn model(&self) -> Result<Option<String>, Error> {
         let details = self.record().await?.details;
         let options = details.config_options.as_ref().and_then(Value::as_array);
@@ -278,26 +281,26 @@ impl StoredSession {
         Ok(by_list.or(by_option).map(str::to_owned))
     }
 
-    /// Sets its mode. The session is acquired first if need be.
+    /// Sets the mode. Acquires the session first if necessary.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume) and [`Session::set_mode`].
+    /// The errors of [`resume`](Self::resume) and [`Session::set_mode`].
     pub async fn set_mode(&self, mode: impl Into<String>) -> Result<(), Error> {
         self.opened().await?.set_mode(mode).await
     }
 
-    /// Sets its model. The session is acquired first if need be.
+    /// Sets the model. Acquires the session first if necessary.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume) and [`Session::set_model`].
+    /// The errors of [`resume`](Self::resume) and [`Session::set_model`].
     pub async fn set_model(&self, model: impl Into<String>) -> Result<(), Error> {
         self.opened().await?.set_model(model).await
     }
 
-    /// Changes the metadata that the server has of the agent's session. The session is acquired first if need be.
+    /// Changes the server's metadata of the agent's session. Acquires the session first if necessary.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume) and [`Session::set_metadata`].
+    /// The errors of [`resume`](Self::resume) and [`Session::set_metadata`].
     pub async fn set_server_metadata(&self, metadata: SessionMetadata) -> Result<(), Error> {
         self.opened().await?.set_metadata(metadata).await
     }
@@ -307,18 +310,18 @@ impl StoredSession {
         self.agent_session().ok_or(Error::NotConnected)
     }
 
-    /// Archives it: [`StoredClient::archive`].
+    /// Archives the session. See [`StoredClient::archive`].
     ///
     /// # Errors
-    /// [`Error::Status`] if it is not active.
+    /// [`Error::Status`] if the session is not active.
     pub async fn archive(&self) -> Result<SessionRecord, Error> {
         self.client.archive(&self.id).await
     }
 
-    /// Deletes it with its events: [`StoredClient::delete`].
+    /// Deletes the session with its events. See [`StoredClient::delete`].
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn delete(&self) -> Result<bool, Error> {
         self.client.delete(&self.id).await
     }

@@ -1,6 +1,6 @@
 //! Setters of options, queries and appends.
 
-/// Gives a type setters that take it by value: `name(argument: Type) => field = value;`.
+/// Defines setters that take the value and return it: `name(argument: Type) => field = value;`.
 macro_rules! setters {
     ($type:ident: $($(#[$meta:meta])* $name:ident($($argument:ident: $kind:ty)?) => $($field:ident).+ = $value:expr;)+) => {
         impl $type {

@@ -13,8 +13,8 @@ pub use retention::RetentionPolicy;
 
 /// The status of a session.
 ///
-/// Sessions do not complete: a user can always continue. The end of an agent is not the end of its session: neither an
-/// agent's exit nor the clean-up of idle agents changes the status.
+/// Sessions never complete: a user can always continue one. The end of an agent is not the end of its session.
+/// Neither the exit of an agent nor the clean-up of idle agents changes the status.
 ///
 /// ```text
 /// created ──▶ Active ──┬── shutdown ──▶ Suspended ── resume ──▶ Active
@@ -24,14 +24,14 @@ pub use retention::RetentionPolicy;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionStatus {
-    /// It accepts prompts. Its agent is running, or is started by the next prompt.
+    /// The session accepts prompts. Its agent is running, or the next prompt starts it.
     #[default]
     Active,
-    /// It was suspended when the program or the server shut down, and may be resumable.
+    /// The session was suspended when the program or the server shut down. It may be resumable.
     Suspended,
-    /// Its user archived it. It can be viewed. This is final.
+    /// A user archived the session. It can still be viewed. This status is final.
     Archived,
-    /// A fatal error ended it. This is final.
+    /// A fatal error ended the session. This status is final.
     Error,
 }
 
@@ -39,58 +39,56 @@ pub enum SessionStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusEvent {
-    /// The agent's process exited. Changes nothing: the next prompt starts it again.
+    /// The agent's process exited. The status does not change: the next prompt starts the agent again.
     AgentExited,
-    /// The agent's process was ended because it was idle. Changes nothing.
+    /// The agent's process was ended because it was idle. The status does not change.
     IdleCleanup,
-    /// The program or the server shuts down. Suspends an active session and changes no other one.
+    /// The program or the server shuts down. An active session becomes suspended; other statuses do not change.
     Shutdown,
-    /// A manual clean-up. A suspended session stays suspended; expired ones are deleted instead, see
-    /// [`RetentionPolicy`].
+    /// A manual clean-up. The status does not change. Expired sessions are deleted instead; see [`RetentionPolicy`].
     ManualCleanup,
-    /// The user archives the session. Only an active session can be archived, and only a user does it.
+    /// A user archives the session. Only an active session can be archived.
     Archive,
-    /// The user cancels the session: its turn ends, and the session is archived. Cancelled sessions of the earlier model
-    /// with five states are archived as well.
+    /// A user cancels the session: its turn ends, and the session is archived.
     Cancel,
-    /// An error after which the session cannot continue. An agent's crash is not one.
+    /// An error after which the session cannot continue. The crash of an agent is not such an error.
     FatalError,
-    /// The session is resumed, with what is there to resume it from.
+    /// The session is resumed, if the requirements are met.
     Resume(ResumeSupport),
 }
 
-/// An action of a user on a session.
+/// An action that a user can perform on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UserAction {
-    /// Send a prompt.
+    /// Sends a prompt.
     Send,
-    /// View its messages.
+    /// Views the messages.
     View,
-    /// Cancel it, or its turn.
+    /// Cancels the session or its turn.
     Cancel,
-    /// Archive it.
+    /// Archives the session.
     Archive,
-    /// Resume it, where the agent supports that.
+    /// Resumes the session, if the agent supports it.
     Resume,
 }
 
-/// What is there to resume a suspended session. All of it is needed.
+/// The requirements for resuming a suspended session. All of them must be met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ResumeSupport {
-    /// The agent can resume sessions at all.
+    /// Whether the agent can resume sessions.
     pub by_agent: bool,
-    /// The session's flag `supportsResume` is set.
+    /// Whether the session's flag `supportsResume` is set.
     pub supports_resume: bool,
-    /// There is valid `resumeData`: a session of the agent, or events for transcript replay.
+    /// Whether there is valid `resumeData`: a session of the agent, or events for transcript replay.
     pub resume_data: bool,
 }
 
 impl ResumeSupport {
-    /// Everything is there.
+    /// All requirements are met.
     pub const FULL: Self = Self { by_agent: true, supports_resume: true, resume_data: true };
 
-    /// The first thing that is missing.
+    /// Returns the first requirement that is not met.
     #[must_use]
     pub const fn missing(self) -> Option<ResumeRequirement> {
         match self {
@@ -102,37 +100,37 @@ impl ResumeSupport {
     }
 }
 
-/// Something that a session needs to be resumed.
+/// A requirement for resuming a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResumeRequirement {
-    /// An agent that can resume sessions.
+    /// The agent can resume sessions.
     Agent,
-    /// A session marked as one that can be resumed.
+    /// The session is marked as resumable.
     Session,
-    /// Valid data to resume it from.
+    /// There is valid data to resume the session from.
     ResumeData,
 }
 
 /// Whether archived sessions are listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ArchivedSessions {
-    /// They are left out.
+    /// Archived sessions are omitted.
     #[default]
     Hidden,
-    /// They are listed with the others.
+    /// Archived sessions are listed with the others.
     Shown,
 }
 
 impl SessionStatus {
-    /// Every status.
+    /// All statuses.
     pub const ALL: &'static [Self] = &[Self::Active, Self::Suspended, Self::Archived, Self::Error];
 
-    /// The status after an event.
+    /// Returns the status after an event.
     ///
     /// # Errors
     ///
-    /// When the event would lead to a status that cannot be reached from this one. The error names both.
+    /// [`TransitionError`] if the event leads to a status that cannot be reached from this one.
     pub fn after(self, event: StatusEvent) -> Result<Self, TransitionError> {
         match event {
             StatusEvent::AgentExited | StatusEvent::IdleCleanup | StatusEvent::ManualCleanup => Ok(self),
@@ -150,7 +148,7 @@ impl SessionStatus {
         }
     }
 
-    /// Whether a session may go from this status to another one. Staying is no transition.
+    /// Returns whether a session can change from this status to another one. Staying in a status is not a change.
     #[must_use]
     pub const fn can_become(self, to: Self) -> bool {
         matches!(
@@ -159,7 +157,7 @@ impl SessionStatus {
         )
     }
 
-    /// Whether a user may do this with the session. Resuming needs the agent's support besides.
+    /// Returns whether a user may perform this action. Resuming also needs support by the agent.
     #[must_use]
     pub const fn allows(self, action: UserAction) -> bool {
         match action {
@@ -169,13 +167,13 @@ impl SessionStatus {
         }
     }
 
-    /// Whether the session takes input.
+    /// Returns whether the session accepts input.
     #[must_use]
     pub const fn accepts_input(self) -> bool {
         self.allows(UserAction::Send)
     }
 
-    /// Whether the session is in the list of sessions.
+    /// Returns whether the session appears in a list of sessions.
     #[must_use]
     pub const fn is_listed(self, archived: ArchivedSessions) -> bool {
         match self {
@@ -185,19 +183,19 @@ impl SessionStatus {
         }
     }
 
-    /// Whether the session counts in the number shown on a badge.
+    /// Returns whether the session counts towards the number on a badge.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         matches!(self, Self::Active | Self::Suspended)
     }
 
-    /// Whether there is no way out of this status.
+    /// Returns whether this status is final.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Archived | Self::Error)
     }
 
-    /// What to tell a user who looks at the session, if there is anything to tell.
+    /// Returns a notice for users who view the session, if there is one.
     #[must_use]
     pub const fn notice(self) -> Option<&'static str> {
         match self {
@@ -207,7 +205,7 @@ impl SessionStatus {
         }
     }
 
-    /// The status as it is stored.
+    /// Returns the name under which the status is stored.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -218,12 +216,12 @@ impl SessionStatus {
         }
     }
 
-    /// Reads a stored status, also one of the time when there were five: a `completed` session is active
-    /// again, because sessions no longer complete, and a `cancelled` one is archived.
+    /// Parses a stored status. Also accepts two names from an earlier version: `completed` becomes active, and
+    /// `cancelled` becomes archived.
     ///
     /// # Errors
     ///
-    /// When it is neither a status of today nor one of then.
+    /// [`UnknownStatus`] if the text is not the name of a status.
     pub fn from_stored(text: &str) -> Result<Self, UnknownStatus> {
         match text {
             "completed" => Ok(Self::Active),
@@ -257,39 +255,39 @@ impl fmt::Display for ResumeRequirement {
         f.write_str(match self {
             Self::Agent => "the agent cannot resume sessions",
             Self::Session => "the session was not marked as resumable",
-            Self::ResumeData => "there is nothing valid to resume from",
+            Self::ResumeData => "there is no valid data to resume from",
         })
     }
 }
 
-/// A session cannot go from one status to another.
+/// The error of an invalid status change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransitionError {
-    /// There is no such transition.
+    /// The change is never allowed.
     #[error("a session cannot go from {from} to {to}")]
     #[non_exhaustive]
     Forbidden {
-        /// The status the session is in.
+        /// The current status.
         from: SessionStatus,
-        /// The status it was to have.
+        /// The requested status.
         to: SessionStatus,
     },
-    /// The session could be resumed if something were not missing.
+    /// The session cannot be resumed because a requirement is not met.
     #[error("a session cannot go from {from} to {to}: {missing}")]
     #[non_exhaustive]
     NotResumable {
-        /// The status the session is in.
+        /// The current status.
         from: SessionStatus,
-        /// The status it was to have.
+        /// The requested status.
         to: SessionStatus,
-        /// What is missing.
+        /// The requirement that is not met.
         missing: ResumeRequirement,
     },
 }
 
 impl TransitionError {
-    /// The status the session is in.
+    /// Returns the current status.
     #[must_use]
     pub const fn from(&self) -> SessionStatus {
         match self {
@@ -297,7 +295,7 @@ impl TransitionError {
         }
     }
 
-    /// The status it was to have.
+    /// Returns the requested status.
     #[must_use]
     pub const fn to(&self) -> SessionStatus {
         match self {
@@ -306,11 +304,11 @@ impl TransitionError {
     }
 }
 
-/// A stored status that is none.
+/// The error of parsing an unknown status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the status of a session")]
 #[non_exhaustive]
 pub struct UnknownStatus {
-    /// What was stored.
+    /// The text that was parsed.
     pub text: String,
 }

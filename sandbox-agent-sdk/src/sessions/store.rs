@@ -1,23 +1,24 @@
-//! Where sessions are stored, so that they outlive agents, servers and programs.
+//! Stores of sessions.
 //!
-//! A [`SessionStore`] holds [records](SessionRecord) and [events](StoredEvent). [`MemoryStore`] ends with the program,
-//! `SqliteStore` is one file, and `PostgresStore` is shared by several programs. Another store is an implementation of
-//! the trait that passes the public conformance suite (feature `conformance`).
+//! A [`SessionStore`] holds [records](SessionRecord) and [events](StoredEvent), so that sessions outlive agents,
+//! servers and programs. [`MemoryStore`] holds them until the program exits. `SqliteStore` uses one file, and
+//! `PostgresStore` can be shared by several machines. To add another store, implement the trait and run the public
+//! conformance suite (feature `conformance`).
 //!
 //! # Ownership
-//! A session has at most one owner, a process. [`SessionStore::acquire`] makes a process the owner and increments the
-//! session's `epoch`, a fencing token. The owner passes its [`Fence`] with every [`Append`]; a store refuses a fence of an
-//! earlier epoch with [`StoreError::OwnershipLost`], in the transaction that would have written.
-//! [`SessionStore::release`] increments the epoch too, so that nothing is written under a fence that was given up.
+//! A session has at most one owner, which is a process. [`SessionStore::acquire`] makes a process the owner and
+//! increments the session's `epoch`, a fencing token. The owner passes its [`Fence`] with every [`Append`]. If the
+//! epoch of the fence is not the current one, the store writes nothing and returns [`StoreError::OwnershipLost`].
+//! [`SessionStore::release`] increments the epoch too, so that nothing can be written with a released fence.
 //!
 //! # Appending
-//! [`SessionStore::append`] is one transaction: events, a [`RecordPatch`], the session's position and the owner's
-//! `scanned_to`, all of it or nothing. Every event has an [`EventKey`], its idempotency key: the incarnation and offset of
-//! the stream message that it came from, or an id of its own. An event whose key is stored keeps its index, so a writer
-//! that does not know whether an append was stored repeats it.
+//! [`SessionStore::append`] is one transaction. It writes events, a [`RecordPatch`], the session's position and the
+//! owner's `scanned_to`, or nothing. Every event has an [`EventKey`], its idempotency key: the incarnation and offset
+//! of its stream message, or a unique id. An event whose key is already stored is not stored again and keeps its
+//! index. A writer that does not know whether an append succeeded can therefore repeat it.
 //!
 //! Prompts and answers to agent requests are appended before they are sent (write ahead), with their JSON-RPC id
-//! ([`NewEvent::rpc_id`]). What they leave open is queried by [`SessionStore::open`]: turns without an end, and agent
+//! ([`NewEvent::rpc_id`]). [`SessionStore::open`] returns what is still open: turns without an end, and agent
 //! requests that are not closed.
 //!
 //! ```text
@@ -27,25 +28,27 @@
 //!
 //! # Positions
 //! A [`StreamPosition`] is an offset in the server's stream, the incarnation of the server, and a fingerprint of the
-//! event there. Servers send no incarnation. The store counts them for each endpoint:
-//! [`SessionStore::raise_incarnation`] is a compare-and-set, so that programs which detect the same restart raise it once.
+//! event at that offset. Servers do not report their incarnation, so the store counts incarnations for each endpoint.
+//! [`SessionStore::raise_incarnation`] is a compare-and-set: if several programs detect the same restart, the
+//! incarnation is raised once.
 //!
-//! Each owner has one `scanned_to` for each endpoint: every event up to there of every session that it owns *and has
-//! caught up with* is stored. [`SessionRecord::caught_up`] is false after an acquire, until the owner has stored what the
-//! server had behind [`SessionRecord::position`] and sets [`RecordPatch::caught_up`]. The next acquire moves the
-//! position to the previous owner's `scanned_to` if that owner had caught up. A session that was quiet on a busy
-//! endpoint is therefore no gap, and an owner that was killed before it caught up hides nothing.
+//! Each owner has one `scanned_to` per endpoint. All events up to this position are stored, for all sessions that the
+//! owner owns *and has caught up with*. [`SessionRecord::caught_up`] is false after an acquire. The owner stores the
+//! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. The next
+//! acquire moves the position to the previous owner's `scanned_to`, but only if that owner had caught up. So a
+//! session without events on a busy endpoint does not look like a gap, and an owner that was killed before it caught
+//! up does not hide missing events.
 //!
-//! A record is created with the position of the stream at that time. One with events and without a position was stored by
-//! an earlier version of this library: what the server has is not comparable with what is stored, and the owner stores a
-//! gap.
+//! A record is created with the current position of the stream. A record with events but without a position was
+//! written by an earlier version of this library. Its events cannot be compared with those of the server, so the
+//! owner stores a gap.
 //!
-//! An agent's session id is bound to one stored session within one incarnation of one endpoint. A patch that binds an id
-//! which another session has there ends that older binding.
+//! An agent's session id is bound to one stored session per endpoint and incarnation. If a patch binds an id that
+//! another session has there, the older binding ends.
 //!
 //! # What is not stored
-//! Tool servers, tokens and environment variables may hold secrets; they are not part of a record. Prompts, updates and
-//! agent requests are stored as they are, so a store holds whatever users and agents write.
+//! Records do not contain MCP servers, tokens and environment variables, because these may be secrets. Prompts,
+//! updates and agent requests are stored unchanged, so a store contains everything that users and agents write.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

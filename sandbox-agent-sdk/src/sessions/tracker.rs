@@ -116,15 +116,15 @@ pub(super) struct View {
     pub(super) open_turn: Option<OpenTurn>,
 }
 
-/// A turn that another program began, and whose end is not known yet.
+/// A turn that another process started and whose end is not known yet.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenTurn {
-    /// The id of the turn, which its stored events carry.
+    /// The id of the turn, which its stored events contain.
     pub turn_id: String,
-    /// The prompt, as it was stored.
+    /// The prompt, as stored.
     pub prompt: Value,
-    /// When it was stored.
+    /// When the prompt was stored.
     pub since: Timestamp,
 }
 

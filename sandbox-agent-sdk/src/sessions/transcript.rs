@@ -1,4 +1,4 @@
-//! A session as lines of JSON.
+//! Transcripts: sessions as lines of JSON.
 
 use std::collections::HashSet;
 
@@ -57,11 +57,11 @@ struct Written {
 }
 
 impl StoredClient {
-    /// A session with everything that happened in it, as lines of JSON without their ends. It is read as it is written
-    /// out, page by page.
+    /// Exports a session with all its events as lines of JSON, without line endings. The events are read page by page
+    /// while the stream is polled.
     ///
-    /// The stream ends with the first failure. A transcript without its last line is incomplete and is not imported. A
-    /// session that is deleted meanwhile is a failure.
+    /// The stream ends after the first error, for example if the session is deleted during the export. A transcript
+    /// without its last line is incomplete and cannot be imported.
     pub fn export(&self, id: impl Into<String>) -> BoxStream<'static, Result<String, Error>> {
         let (client, id) = (self.clone(), id.into());
         let pages = stream::unfold(Some(Stage::Start), move |stage| {
@@ -111,15 +111,15 @@ impl StoredClient {
         }
     }
 
-    /// Takes a transcript into the store, under the id it has: all of it or nothing, also if this is dropped or the
-    /// program is killed meanwhile.
+    /// Imports a transcript into the store under its original id, completely or not at all. This holds even if the
+    /// future is dropped or the program is killed.
     ///
-    /// The events get indexes from 1 on. If the store had dropped the first ones when the transcript was written, an event
-    /// of the kind [`StoredEventKind::Lost`] stands for them. Whether the agent has the session is found out by the next
-    /// prompt.
+    /// The events get indexes starting at 1. If the store had already dropped the first events when the transcript
+    /// was written, an event of the kind [`StoredEventKind::Lost`] takes their place. The next prompt determines
+    /// whether the agent still has the session.
     ///
     /// # Errors
-    /// [`StoreError::Transcript`] with the line that cannot be read, [`StoreError::Exists`] if there is such a session.
+    /// [`StoreError::Transcript`] with the first invalid line, [`StoreError::Exists`] if the session already exists.
     pub async fn import(
         &self,
         lines: impl IntoIterator<Item = impl AsRef<str>> + Send,
@@ -159,8 +159,8 @@ pub(crate) fn read_all(
         }
     }
     match reading {
-        None => Err(bad(1, "there is nothing")),
-        Some(Reading { is_whole: false, .. }) => Err(bad(last, "it was cut off")),
+        None => Err(bad(1, "the transcript is empty")),
+        Some(Reading { is_whole: false, .. }) => Err(bad(last, "the transcript has no last line")),
         Some(Reading { record, events, .. }) => Ok((record, events)),
     }
 }
@@ -182,11 +182,11 @@ impl Reading {
         let header: Result<Header, _> = serde_json::from_str(text);
         match header.map_err(|error| error.to_string())?.version {
             Some(1..=VERSION) => {}
-            Some(0) | None => return Err("it does not begin with a session".to_owned()),
-            Some(_) => return Err("it is of a newer version".to_owned()),
+            Some(0) | None => return Err("the transcript does not start with a session".to_owned()),
+            Some(_) => return Err("a newer version wrote the transcript".to_owned()),
         }
         let Line::Session { mut record, .. } = read_json(text).map_err(|error| error.to_string())? else {
-            return Err("it does not begin with a session".to_owned());
+            return Err("the transcript does not start with a session".to_owned());
         };
         (record.revision, record.last_index, record.epoch) = (0, 0, 0);
         (record.owner, record.caught_up) = (None, false);
@@ -198,7 +198,7 @@ impl Reading {
         let line: Line = read_json(text).map_err(|error| error.to_string())?;
         let refuse = |reason: &str| Err(reason.to_owned());
         match line {
-            _ if self.is_whole => refuse("there are lines behind the last one"),
+            _ if self.is_whole => refuse("there are lines after the last one"),
             Line::Session { .. } => refuse("there is a second session"),
             Line::Event { event } if event.session_id != self.record.id => {
                 refuse("the event belongs to another session")
@@ -210,7 +210,7 @@ impl Reading {
                 refuse("an event is missing or out of order")
             }
             Line::Event { event } if !self.keys.insert(event.key.clone()) => {
-                refuse("the event is there twice")
+                refuse("the event is a duplicate")
             }
             Line::Event { event } => {
                 if self.events.is_empty() && event.index > 1 {

@@ -12,12 +12,12 @@ use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
 use crate::{Error, Update};
 
 impl StoredSession {
-    /// What the session used since it was created: in every program, and before and after every restart.
+    /// Returns the usage of the session since it was created, over all processes and restarts.
     ///
-    /// It is counted from the stored events, each of which is stored once.
+    /// It is computed from the stored events. Each event is stored once, so nothing counts twice.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`] if the store fails.
     pub async fn usage(&self) -> Result<UsageTotals, Error> {
         self.client().flush().await?;
         let agent = self.record().await?.agent;

@@ -18,8 +18,8 @@ const MAX_CALLS: usize = 256;
 
 /// Serves the agent's requests for files and terminals of this machine.
 ///
-/// The [options of a client](crate::ClientOptions::files) create one. To serve an agent without a client of this
-/// crate, advertise the [`capabilities`](Self::capabilities) and pass the agent's requests to
+/// The [options of a client](crate::ClientOptions::files) create it for you. To serve an agent without a client of
+/// this crate, advertise the [`capabilities`](Self::capabilities) and pass the agent's requests to
 /// [`answer`](Self::answer).
 #[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
@@ -50,7 +50,7 @@ impl AgentTools {
         self.shared_files(Arc::new(files))
     }
 
-    /// Adds access to files that other code uses too.
+    /// Adds access to files that are shared with other code.
     pub fn shared_files(mut self, files: Arc<dyn TextFiles>) -> Self {
         self.files = Some(files);
         self
@@ -65,8 +65,8 @@ impl AgentTools {
 
     /// Sets how many requests are served concurrently, over all sessions. Default 256.
     ///
-    /// Further requests are rejected with the reason `too_many_calls`. A request that waits for the exit of a
-    /// command counts.
+    /// Further requests are rejected with the reason `too_many_calls`. A request that waits for the exit of a command
+    /// counts too.
     pub fn max_calls(mut self, count: usize) -> Self {
         self.max_calls = count.min(Semaphore::MAX_PERMITS);
         self.calls = Arc::new(Semaphore::new(self.max_calls));
@@ -98,8 +98,8 @@ impl AgentTools {
 
     /// Serves a request of the agent.
     ///
-    /// Returns `None` if the request is not for these tools, or if they are off. Dropping the future cancels the
-    /// request.
+    /// Returns `None` if the request is not for these tools, or if the tools are not enabled. Dropping the future
+    /// cancels the request.
     #[must_use]
     pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
         let answer = self.unbounded_answer(method, params)?;

@@ -17,8 +17,8 @@ pub use self::lines::LineRange;
 
 /// Text files that an agent can read and write.
 ///
-/// These can be the files of a directory, the buffers of an editor, or anything else that has paths and text.
-/// Each request runs on its own task. Its future is dropped when the agent no longer waits for the response.
+/// These can be the files of a directory, the buffers of an editor, or anything else that has paths and text. Each
+/// request runs in its own task. Its future is dropped when the agent no longer waits for the response.
 pub trait TextFiles: Send + Sync + 'static {
     /// Reads a file, or some of its lines. See [`LineRange::of`].
     fn read(&self, request: ReadText) -> BoxFuture<'_, Result<String, FileError>>;

@@ -85,18 +85,18 @@ pub struct TerminalOutput {
     pub text: String,
     /// Whether earlier output was dropped.
     pub truncated: bool,
-    /// The exit status; `None` while it is running.
+    /// The exit status; `None` while the command is running.
     pub exit: Option<TerminalExit>,
 }
 
 impl Terminals {
-    /// Creates the terminals of one connection, initially none.
+    /// Creates an empty set of terminals for one connection.
     #[must_use]
     pub fn new(options: TerminalOptions) -> Self {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
-    /// Starts a command and returns the id of its terminal. The id cannot be guessed.
+    /// Starts a command and returns the id of its terminal. The id is not guessable.
     ///
     /// # Errors
     /// [`TerminalError`] if the command is not allowed or fails to start.
@@ -109,9 +109,9 @@ impl Terminals {
         Place::take(&self.inner, session)
     }
 
-    /// Returns the end of a command's output: at most `limit` bytes.
+    /// Returns the end of a command's output, at most `limit` bytes.
     ///
-    /// It returns no more bytes than are buffered.
+    /// It never returns more than the buffered output.
     ///
     /// # Errors
     /// [`TerminalError::Unknown`] if the session has no such terminal.

@@ -13,15 +13,15 @@ const WARN_AT: f64 = 0.8;
 
 /// Limits on the usage of a session, or of all sessions of a client.
 ///
-/// When 80 % of a limit are used (see [`warn_at`](Self::warn_at)), a warning is published as
-/// [`Event::Budget`](crate::Event::Budget). When the limit is reached, a second event is published, the
-/// running turn is cancelled, and its [`TurnOutcome::budget`](crate::TurnOutcome::budget) has the reason.
-/// Later prompts fail with [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit of
-/// turns does not cancel the last turn.
+/// When 80 % of a limit is used (see [`warn_at`](Self::warn_at)), a warning is published as
+/// [`Event::Budget`](crate::Event::Budget). When the limit is reached, a second event is published, the running turn
+/// is cancelled, and its [`TurnOutcome::budget`](crate::TurnOutcome::budget) contains the reason. Later prompts fail
+/// with [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit on the number of turns does not
+/// cancel the last turn.
 ///
-/// Costs and tokens can be checked only when the agent reports them. Many agents report at the end of a turn,
-/// so a turn may exceed the limit. Some agents never report them. These limits then have no effect, and
-/// [`BudgetState::NotReported`] is published after the first turn. Limits of turns and time always apply.
+/// Costs and tokens can be checked only when the agent reports them. Many agents report them at the end of a turn, so
+/// a turn may exceed the limit. If an agent never reports them, these limits have no effect, and
+/// [`BudgetState::NotReported`] is published after the first turn. Limits on turns and time always apply.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,7 +58,7 @@ impl Budget {
         self
     }
 
-    /// Limits the tokens, counted as [`Tokens::all`](super::Tokens::all).
+    /// Limits the number of tokens, counted by [`Tokens::all`](super::Tokens::all).
     pub fn max_tokens(mut self, tokens: u64) -> Self {
         self.tokens = Some(tokens);
         self
@@ -76,7 +76,7 @@ impl Budget {
         self
     }
 
-    /// Sets the share of a limit at which a warning is published, from 0 to 1.
+    /// Sets the share of a limit at which a warning is published, from 0 to 1. Default 0.8.
     pub fn warn_at(mut self, share: f64) -> Self {
         self.warn_at = share.clamp(0.0, 1.0);
         self
@@ -88,7 +88,7 @@ impl Budget {
 #[serde(tag = "measure", rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum BudgetMeasure {
-    /// Cost.
+    /// The cost.
     #[non_exhaustive]
     Cost {
         /// The amount spent.
@@ -96,7 +96,7 @@ pub enum BudgetMeasure {
         /// The limit.
         limit: Cost,
     },
-    /// Tokens.
+    /// The number of tokens.
     #[non_exhaustive]
     Tokens {
         /// The number of tokens used.
@@ -104,7 +104,7 @@ pub enum BudgetMeasure {
         /// The limit.
         limit: u64,
     },
-    /// Turns.
+    /// The number of turns.
     #[non_exhaustive]
     Turns {
         /// The number of turns started.
@@ -138,7 +138,7 @@ impl fmt::Display for BudgetMeasure {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum BudgetState {
-    /// The warning share of the limit is used.
+    /// The usage has reached the warning share of the limit.
     Warning,
     /// The limit is reached.
     Spent,
@@ -170,7 +170,7 @@ impl fmt::Display for BudgetEvent {
             BudgetState::Warning => write!(f, " is nearly spent: {}", self.measure),
             BudgetState::Spent => write!(f, " is spent: {}", self.measure),
             BudgetState::NotReported => {
-                write!(f, " has a limit that the agent does not report: {}", self.measure)
+                write!(f, " has a limit on usage that the agent does not report: {}", self.measure)
             }
         }
     }

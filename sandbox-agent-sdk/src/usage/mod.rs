@@ -14,11 +14,10 @@
 //! | others | `usage` of the response | the turn |
 //! | | `cost` of a `usage_update` | the session so far |
 //!
-//! This module normalises them. [`TurnOutcome::usage`](crate::TurnOutcome::usage) is the usage of one turn.
-//! [`Session::usage`](crate::Session::usage) and
-//! [`SandboxAgentClient::usage`](crate::SandboxAgentClient::usage) are totals. Each report counts once:
-//! replayed events and the history of a loaded session are not counted again. Of a running total only the
-//! increase counts.
+//! This module normalises the reports. [`TurnOutcome::usage`](crate::TurnOutcome::usage) is the usage of one turn.
+//! [`Session::usage`](crate::Session::usage) and [`SandboxAgentClient::usage`](crate::SandboxAgentClient::usage)
+//! return totals. Each report counts once: replayed events and the history of a loaded session are not counted again.
+//! If an agent reports a running total, only its increase counts.
 
 mod agents;
 mod budget;

@@ -78,8 +78,8 @@ pub struct TurnUsage {
     pub tokens: Option<Tokens>,
     /// What the tokens count: [`Counts::Turn`] or [`Counts::Call`].
     ///
-    /// It is [`Counts::Call`] if the agent reports only its last model call. In that case the turn used at
-    /// least that many.
+    /// It is [`Counts::Call`] if the agent reports only its last model call. The turn then used at least that many
+    /// tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
     /// The increase of the running cost total during the turn.

@@ -1,4 +1,4 @@
-//! What is seen.
+//! Draws the screen.
 
 use std::io;
 
@@ -6,9 +6,9 @@ use super::Console;
 use crate::chat::line::{Line, Style};
 use crate::chat::screen::Picture;
 
-/// After how many seconds the time is shown beside the spinner.
+/// After how many seconds the elapsed time is shown beside the spinner.
 const LONG: u64 = 2;
-/// How many rows a request of the agent takes at most, besides the user's line.
+/// How many rows a request of the agent takes at most, without the user's line.
 const CARD_ROWS: usize = 20;
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];

@@ -1,4 +1,4 @@
-//! What the user does.
+//! Handles the user's keys.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::chat::exit::Exit;
 use crate::chat::line::{Line, Style};
 use crate::chat::talk::Errand;
 
-/// How many lines may wait for the agent to be done.
+/// How many lines may wait until the agent has finished its turn.
 const QUEUE: usize = 16;
 
 impl Console {
@@ -42,7 +42,7 @@ impl Console {
         }
     }
 
-    /// Ctrl-C: cancels the running turn; a second one leaves.
+    /// Handles Ctrl-C: cancels the running turn; a second one ends the chat.
     fn interrupt(&mut self) {
         if self.armed {
             self.leave = Some(Exit::Interrupted);

@@ -1,4 +1,4 @@
-//! What the agent and the server do.
+//! Handles events of the agent and the server.
 
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, StopReason, TurnOutcome};
@@ -9,7 +9,7 @@ use crate::chat::exit::Exit;
 use crate::chat::line::{Line, Style};
 use crate::chat::talk::Done;
 
-/// How many events are taken before the screen is drawn.
+/// How many events are handled before the screen is drawn.
 const BATCH: usize = 512;
 
 impl Console {
@@ -30,7 +30,7 @@ impl Console {
             }
             Event::Permission(request) => self.asks.permission(request, writing),
             Event::Question(request) => self.asks.question(request, writing),
-            // During a turn, its outcome says the same behind the last output of the agent.
+            // During a turn, its outcome reports the same after the last output of the agent.
             Event::SessionEnded(ended) if self.turn.is_none() && !self.talk.dead => {
                 self.talk.dead = true;
                 self.view.put(card::crash(&ended.termination));
@@ -56,7 +56,7 @@ impl Console {
     }
 
     pub(super) fn turn_over(&mut self, outcome: Result<TurnOutcome, Error>) {
-        // What came before the end of the turn has been delivered by now, and is shown before it.
+        // Events before the end of the turn have been delivered by now. They are shown first.
         while let Some(event) = self.events.as_mut().and_then(Events::try_next) {
             self.event(event);
         }

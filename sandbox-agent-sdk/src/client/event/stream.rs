@@ -10,8 +10,9 @@ use super::{Event, Queue};
 
 /// A subscription to the events of a client or of one session.
 ///
-/// Each subscriber has its own budget: one that falls behind receives [`Event::Lagged`] instead of the dropped events and
-/// never slows down others. A subscription continues when the client disconnects and connects again.
+/// Each subscriber has its own budget. A subscriber that falls behind receives [`Event::Lagged`] in place of the
+/// dropped events and never slows down others. A subscription stays valid when the client disconnects and connects
+/// again.
 #[derive(Debug)]
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
@@ -23,11 +24,12 @@ impl Events {
         Self { queue }
     }
 
-    /// Makes this subscription a deciding one: permission requests and questions wait for its answer.
+    /// Makes this subscription decide agent requests: permission requests and questions wait for its answer.
     ///
-    /// A request is cancelled when its last deciding copy is dropped. Other subscriptions, such as a log, see requests
-    /// but do not decide them. Without a policy, a [handler](crate::ClientOptions::permission_handler), a turn that is read by
-    /// [`next_event`](crate::Turn::next_event) or a deciding subscription, requests are refused at once.
+    /// A request is cancelled when the last deciding subscription drops it. Other subscriptions, such as a log,
+    /// receive requests but do not decide them. Requests are refused at once if there is no policy, no
+    /// [handler](crate::ClientOptions::permission_handler), no deciding subscription and no turn that is read with
+    /// [`next_event`](crate::Turn::next_event).
     pub fn deciding(self) -> Self {
         self.queue.set_deciding(true);
         self
@@ -38,7 +40,7 @@ impl Events {
         StreamExt::next(self).await
     }
 
-    /// Returns the next event if one is queued.
+    /// Returns the next event if one is queued, without waiting.
     pub fn try_next(&mut self) -> Option<Event> {
         self.queue.pop()
     }

@@ -9,7 +9,7 @@ use super::TurnOutcome;
 use crate::update::{Missed, ToolCall};
 use crate::{Content, Error, Update, UpdateKind};
 
-/// Everything an agent reported in a turn, put together.
+/// Everything that an agent reported in a turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CollectedTurn {
@@ -17,13 +17,13 @@ pub struct CollectedTurn {
     pub text: String,
     /// The agent's thoughts.
     pub thoughts: String,
-    /// The tool calls in the order in which they began, each as last reported.
+    /// The tool calls, in the order in which they started, each in its last reported state.
     pub tool_calls: Vec<ToolCall>,
     /// The changes of files that tool calls reported, in order.
     pub changes: Vec<FileChange>,
-    /// The usage that the response of the turn reports, as it came; `None` if it reports none.
+    /// The usage in the response of the turn, as raw JSON; `None` if there is none.
     pub usage: Option<Value>,
-    /// How the turn ended; `None` if it failed.
+    /// How the turn ended; `None` if the turn failed.
     pub outcome: Option<TurnOutcome>,
 }
 
@@ -37,19 +37,19 @@ pub struct FileChange {
     pub old_text: Option<String>,
     /// The text after the change.
     pub new_text: String,
-    /// The tool call that reported it.
+    /// The id of the tool call that reported the change.
     pub tool_call_id: String,
 }
 
-/// A turn of which something is missing, with what is there.
+/// The error of a turn with missing parts, with everything that was received.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IncompleteTurn {
     /// What was received.
     pub collected: CollectedTurn,
-    /// What is missing; empty if the turn reached a limit.
+    /// The missing parts; empty if the turn reached a time limit.
     pub missing: Vec<Missed>,
-    /// The limit that the turn reached, if it did.
+    /// The time limit that the turn reached, if it did.
     pub source: Option<Arc<Error>>,
 }
 

@@ -14,12 +14,13 @@ use crate::client::session::Session;
 use crate::error::Timeout;
 
 impl Turn {
-    /// A turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
+    /// Creates a turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
     ///
-    /// It is for layers that publish the events of a turn later than they arrive, such as a store that publishes what is
-    /// stored. They read the turn of [`Session::prompt`] by [`next_event`](Self::next_event) or the
-    /// [log](crate::SandboxAgentClient::events_from), and yield each event when it may be seen. The stream is dropped with
-    /// the turn. A request that its reader does not decide is refused, as in any turn.
+    /// Use it in layers that publish the events of a turn after processing them, such as a store that publishes
+    /// events once they are stored. Such a layer reads the turn of [`Session::prompt`] with
+    /// [`next_event`](Self::next_event) or the [log](crate::SandboxAgentClient::events_from), and yields each event
+    /// when the application may see it. The stream is dropped with the turn. An agent request that the reader does
+    /// not decide is refused, as in any turn.
     pub fn from_events(session: Session, events: impl Stream<Item = TurnEvent> + Send + 'static) -> Self {
         let inner = session.client().inner();
         let queue = inner.hub.turn_queue();
@@ -65,7 +66,7 @@ async fn feed(
                 Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err),
                 Some(event) => pass_on(queue, event),
                 None => return Err(late.unwrap_or_else(|| {
-                    Error::config("the events of the turn ended before the turn did")
+                    Error::config("the stream of events ended before the end of the turn")
                 })),
             },
             (phase, within) = &mut limit, if late.is_none() => {

@@ -5,13 +5,13 @@ use crate::client::event::{Class, Weight};
 use crate::requests::QuestionRequest;
 use crate::{Error, PermissionRequest, Update};
 
-/// An event of a turn, from [`Turn::next_event`](crate::Turn::next_event).
+/// An event of a turn, returned by [`Turn::next_event`](crate::Turn::next_event).
 ///
-/// Serializes like the [`Event`](crate::Event) of the same kind, to an object with a `type`.
+/// Serializes like the [`Event`](crate::Event) of the same kind, to an object with a `type` field.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TurnEvent {
-    /// An update.
+    /// An update of the session.
     Update(Update),
     /// The agent requests a permission and waits for the answer.
     Permission(PermissionRequest),

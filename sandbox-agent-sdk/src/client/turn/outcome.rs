@@ -16,7 +16,7 @@ open_enum! {
         EndTurn = "end_turn",
         /// The token limit of the model was reached.
         MaxTokens = "max_tokens",
-        /// The limit of requests per turn was reached.
+        /// The maximum number of model requests per turn was reached.
         MaxTurnRequests = "max_turn_requests",
         /// The agent refused to continue.
         Refusal = "refusal",
@@ -32,14 +32,14 @@ open_enum! {
 pub struct TurnOutcome {
     /// Why the turn ended.
     pub stop_reason: StopReason,
-    /// What is known to be missing from the updates: lost on the way, or not read in time.
+    /// The updates that are known to be missing: lost in transit, or not read in time.
     pub missing: Vec<Missed>,
-    /// The raw response, or the update that ended the turn if the response only accepts the prompt. The error response
-    /// to a cancelled turn is in its field `error`.
+    /// The raw response. If the response only accepts the prompt, the update that ended the turn. If a cancelled turn
+    /// got an error response, that response is in the field `error`.
     pub raw: Value,
-    /// What the turn used, as reported by the agent.
+    /// The usage of the turn, as reported by the agent.
     pub usage: Box<TurnUsage>,
-    /// The exceeded budget, if that is why the turn was cancelled.
+    /// The exceeded budget, if it caused the cancellation of the turn.
     pub budget: Option<Box<BudgetEvent>>,
 }
 
@@ -68,7 +68,7 @@ impl TurnOutcome {
         self.missing.is_empty()
     }
 
-    /// Converts the outcome to a result, to classify it for a thread.
+    /// Converts the outcome to an [`AgentResult`], which can be classified for a conversation thread.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
         AgentResult::from_stop_reason(self.stop_reason.as_str())

@@ -9,17 +9,17 @@ use crate::convert::open_enum::open_enum;
 open_enum! {
     /// The state of the desktop.
     pub enum DesktopState {
-        /// It is not running.
+        /// The desktop is not running.
         Inactive = "inactive",
         /// Required programs are not installed.
         InstallRequired = "install_required",
-        /// It is starting.
+        /// The desktop is starting.
         Starting = "starting",
-        /// It is running.
+        /// The desktop is running.
         Active = "active",
-        /// It is stopping.
+        /// The desktop is stopping.
         Stopping = "stopping",
-        /// It failed to start, or it crashed.
+        /// The desktop failed to start, or crashed.
         Failed = "failed",
     }
 }
@@ -49,7 +49,7 @@ pub struct DesktopStatus {
     /// The size of the display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolution: Option<Resolution>,
-    /// When it was started, as RFC 3339 text.
+    /// When the desktop was started, as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
     /// The last failure.
@@ -58,7 +58,7 @@ pub struct DesktopStatus {
     /// Required programs that are not installed.
     #[serde(default)]
     pub missing_dependencies: Vec<String>,
-    /// The command that installs them.
+    /// The command that installs the missing programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_command: Option<String>,
     /// The processes of the desktop.
@@ -67,7 +67,7 @@ pub struct DesktopStatus {
     /// The path of the desktop's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_log_path: Option<String>,
-    /// The windows.
+    /// The open windows.
     #[serde(default)]
     pub windows: Vec<DesktopWindow>,
     /// Unknown fields, as the server sent them.
@@ -79,11 +79,11 @@ pub struct DesktopStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Resolution {
-    /// Width.
+    /// The width.
     pub width: u32,
-    /// Height.
+    /// The height.
     pub height: u32,
-    /// Dots per inch.
+    /// The dots per inch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dpi: Option<u32>,
 }
@@ -104,14 +104,14 @@ pub struct DesktopFailure {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DesktopProcess {
-    /// Its name.
+    /// The name of the process.
     pub name: String,
-    /// Its process id on the server's machine.
+    /// The process id on the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Whether it is running.
+    /// Whether the process is running.
     pub running: bool,
-    /// The path of its log.
+    /// The path of the process's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_path: Option<String>,
 }
@@ -121,20 +121,20 @@ pub struct DesktopProcess {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DesktopWindow {
-    /// Its id.
+    /// The id of the window.
     pub id: String,
-    /// Its title.
+    /// The title of the window.
     #[serde(default)]
     pub title: String,
-    /// The left edge of its contents, in pixels.
+    /// The left edge of the window's contents, in pixels.
     pub x: i32,
-    /// The upper edge of its contents, in pixels.
+    /// The upper edge of the window's contents, in pixels.
     pub y: i32,
-    /// The width of its contents.
+    /// The width of the window's contents, in pixels.
     pub width: u32,
-    /// The height of its contents.
+    /// The height of the window's contents, in pixels.
     pub height: u32,
-    /// Whether it has the focus.
+    /// Whether the window has the focus.
     #[serde(default)]
     pub is_active: bool,
 }
@@ -148,9 +148,9 @@ pub(super) struct WindowList {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DisplayInfo {
-    /// Its name, such as `:99`.
+    /// The name of the display, such as `:99`.
     pub display: String,
-    /// Its size.
+    /// The size of the display.
     pub resolution: Resolution,
 }
 
@@ -176,7 +176,7 @@ pub struct MousePosition {
 pub struct Clipboard {
     /// The text; empty if there is none.
     pub text: String,
-    /// The selection it was read from.
+    /// The selection from which the text was read.
     #[serde(default)]
     pub selection: String,
 }
@@ -186,12 +186,12 @@ pub struct Clipboard {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Launched {
-    /// Its id among the server's [processes](crate::control::processes::Processes).
+    /// The id of the application among the server's [processes](crate::control::processes::Processes).
     pub process_id: String,
-    /// Its process id on the server's machine.
+    /// The process id on the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The id of its window, if the request waited for it and it appeared.
+    /// The id of the application's window, if the request waited for it and it appeared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_id: Option<String>,
 }
@@ -211,23 +211,23 @@ pub struct Screenshot {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Recording {
-    /// Its id.
+    /// The id of the recording.
     pub id: String,
     /// The state of the recording.
     pub status: RecordingStatus,
     /// The id of the recorder among the server's processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_id: Option<String>,
-    /// The name of its file.
+    /// The name of the recording's file.
     #[serde(default)]
     pub file_name: String,
-    /// Its size in bytes; 0 while it is being recorded.
+    /// The size in bytes; 0 while the recording is running.
     #[serde(default)]
     pub bytes: u64,
-    /// When it was started, as RFC 3339 text.
+    /// When the recording was started, as RFC 3339 text.
     #[serde(default)]
     pub started_at: String,
-    /// When it ended, as RFC 3339 text.
+    /// When the recording ended, as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
 }

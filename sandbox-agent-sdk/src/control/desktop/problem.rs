@@ -43,13 +43,13 @@ open_enum! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DesktopProblem {
-    /// The kind.
+    /// The kind of problem.
     pub kind: DesktopProblemKind,
     /// The server's message.
     pub message: Option<String>,
     /// Required programs that are not installed.
     pub missing_dependencies: Vec<String>,
-    /// The command that installs them.
+    /// The command that installs the missing programs.
     pub install_command: Option<String>,
 }
 

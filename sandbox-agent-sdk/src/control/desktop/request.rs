@@ -176,18 +176,18 @@ pub enum MouseButton {
 #[non_exhaustive]
 #[must_use]
 pub struct KeyModifiers {
-    /// Control.
+    /// The Control key.
     pub ctrl: bool,
-    /// Shift.
+    /// The Shift key.
     pub shift: bool,
-    /// Alt.
+    /// The Alt key.
     pub alt: bool,
-    /// Command, also called Super or Windows.
+    /// The Command key, also called Super or Windows.
     pub cmd: bool,
 }
 
 impl KeyModifiers {
-    /// No modifiers.
+    /// Creates a value without modifiers.
     pub fn none() -> Self {
         Self::default()
     }
@@ -236,7 +236,7 @@ open_enum! {
 pub struct LaunchApp {
     /// The program, looked up in the server's `PATH`.
     pub app: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
     /// Whether to wait for the application's window, for at most five seconds.
     pub wait: bool,

@@ -35,15 +35,15 @@ pub struct FollowOptions {
     pub from: FollowFrom,
     /// Restricts the output to one stream. `None` and [`LogStream::Combined`] mean all output.
     pub stream: Option<LogStream>,
-    /// How often to check whether a silent process has exited. The event streams of released servers do not
-    /// end when the process exits.
+    /// How often to check whether a silent process has exited. Default 1 s. The event streams of released servers do
+    /// not end when the process exits.
     pub status_interval: Duration,
-    /// How long the output of an exited process must be silent to count as drained.
+    /// How long the output of an exited process must be silent to count as drained. Default 500 ms.
     ///
     /// Servers before 0.5.5 report the exit before the last output and do not report the end of the output. A
     /// child process may keep the output open, so there is no other signal to wait for.
     pub drain: Duration,
-    /// How long to retry a lost connection before the stream fails.
+    /// How long to retry a lost connection before the stream fails. Default 30 s.
     pub retry_for: Duration,
 }
 
@@ -54,7 +54,7 @@ pub enum FollowFrom {
     /// At the beginning of the output.
     #[default]
     Start,
-    /// At this many last entries that the server has stored.
+    /// At the last entries that the server has stored, this many of them.
     Tail(u64),
     /// After this sequence number.
     After(u64),

@@ -18,11 +18,11 @@ pub struct ProcessConfig {
     pub default_run_timeout_ms: u64,
     /// The longest allowed timeout of [`run`](super::Processes::run).
     pub max_run_timeout_ms: u64,
-    /// How much of each output stream [`run`](super::Processes::run) returns at most.
+    /// How many bytes of each output stream [`run`](super::Processes::run) returns at most.
     pub max_output_bytes: u64,
-    /// How much output of a process is stored; the oldest is dropped first.
+    /// How many bytes of a process's output are stored. The oldest output is dropped first.
     pub max_log_bytes_per_process: u64,
-    /// How much input one request may carry.
+    /// How many bytes of input one request may contain.
     pub max_input_bytes_per_request: u64,
 }
 
@@ -73,7 +73,7 @@ pub enum ProcessExit {
 }
 
 impl ProcessExit {
-    /// Whether the process exited with code 0.
+    /// Returns whether the process exited with code 0.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
@@ -103,16 +103,16 @@ pub struct ProcessInfo {
     /// The program.
     #[serde(default)]
     pub command: String,
-    /// Its arguments.
+    /// The arguments of the program.
     #[serde(default)]
     pub args: Vec<String>,
-    /// The directory in which it was started, if one was given.
+    /// The directory in which the process was started, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Whether it runs in a terminal.
+    /// Whether the process runs in a terminal.
     #[serde(default)]
     pub tty: bool,
-    /// Whether it was marked as interactive.
+    /// Whether the process was marked as interactive.
     #[serde(default)]
     pub interactive: bool,
     /// The owner; servers before 0.4 do not report it.
@@ -120,16 +120,16 @@ pub struct ProcessInfo {
     pub owner: Option<ProcessOwner>,
     /// The state.
     pub status: ProcessStatus,
-    /// Its process id on the server's machine, while it runs.
+    /// The process id on the server's machine, while the process runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The exit code; absent while it runs and after a signal.
+    /// The exit code; absent while the process runs and after a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
-    /// When it was created, in milliseconds since the Unix epoch.
+    /// When the process was created, in milliseconds since the Unix epoch.
     #[serde(default)]
     pub created_at_ms: u64,
-    /// When it exited, in milliseconds since the Unix epoch.
+    /// When the process exited, in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exited_at_ms: Option<u64>,
     /// Unknown fields, as the server sent them.
@@ -138,7 +138,7 @@ pub struct ProcessInfo {
 }
 
 impl ProcessInfo {
-    /// Whether the process is running.
+    /// Returns whether the process is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
@@ -167,13 +167,13 @@ pub struct RunOutput {
     /// The exit code; absent after a signal and after the timeout.
     #[serde(default)]
     pub exit_code: Option<i64>,
-    /// Whether it was killed by the timeout.
+    /// Whether the command was killed by the timeout.
     #[serde(default)]
     pub timed_out: bool,
-    /// Standard output, from its beginning.
+    /// The beginning of standard output.
     #[serde(default)]
     pub stdout: String,
-    /// Standard error, from its beginning.
+    /// The beginning of standard error.
     #[serde(default)]
     pub stderr: String,
     /// Whether standard output was truncated.
@@ -182,7 +182,7 @@ pub struct RunOutput {
     /// Whether standard error was truncated.
     #[serde(default)]
     pub stderr_truncated: bool,
-    /// How long it ran, in milliseconds.
+    /// How long the command ran, in milliseconds.
     #[serde(default)]
     pub duration_ms: u64,
     /// Unknown fields, as the server sent them.
@@ -197,7 +197,7 @@ impl RunOutput {
         ProcessExit::from_code(self.exit_code)
     }
 
-    /// Whether the command exited with code 0 before its timeout.
+    /// Returns whether the command exited with code 0 before its timeout.
     #[must_use]
     pub fn is_success(&self) -> bool {
         !self.timed_out && self.exit().is_success()
@@ -211,12 +211,12 @@ impl RunOutput {
 pub struct LogEntry {
     /// The sequence number within the process, from 1.
     pub sequence: u64,
-    /// The stream it was written to.
+    /// The stream to which the output was written.
     pub stream: LogStream,
-    /// When the server read it, in milliseconds since the Unix epoch.
+    /// When the server read the output, in milliseconds since the Unix epoch.
     #[serde(default)]
     pub timestamp_ms: u64,
-    /// The bytes.
+    /// The bytes of the chunk.
     #[serde(deserialize_with = "base64_bytes")]
     pub data: Bytes,
 }

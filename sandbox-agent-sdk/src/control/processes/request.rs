@@ -22,17 +22,17 @@ use super::info::LogStream;
 pub struct CreateProcess {
     /// The program, looked up in the server's `PATH`.
     pub command: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
-    /// The directory it starts in; the server's own if absent.
+    /// The directory in which the process starts; by default the server's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Variables added to the server's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Whether it runs in a terminal.
+    /// Whether the process runs in a terminal.
     pub tty: bool,
-    /// A flag that the server only reports back in the process list.
+    /// Whether the process is marked as interactive. The server only reports this flag back in the process list.
     pub interactive: bool,
 }
 
@@ -55,7 +55,7 @@ impl CreateProcess {
         self
     }
 
-    /// Sets the directory it starts in.
+    /// Sets the directory in which the process starts.
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.cwd = Some(directory.into());
         self
@@ -67,7 +67,7 @@ impl CreateProcess {
         self
     }
 
-    /// Sets whether it runs in a terminal of 80 columns and 24 rows.
+    /// Sets whether the process runs in a terminal of 80 columns and 24 rows.
     pub fn tty(mut self, tty: bool) -> Self {
         self.tty = tty;
         self
@@ -88,18 +88,18 @@ impl CreateProcess {
 pub struct RunProcess {
     /// The program, looked up in the server's `PATH`.
     pub command: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
-    /// The directory it starts in; the server's own if absent.
+    /// The directory in which the command starts; by default the server's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Variables added to the server's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// How long it may run before the server kills it. The server has a default and a maximum.
+    /// How long the command may run before the server kills it. The server has a default and a maximum.
     #[serde(rename = "timeoutMs", serialize_with = "milliseconds", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How much of each output stream is returned. The server has a default and a maximum.
+    /// How many bytes of each output stream are returned. The server has a default and a maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_bytes: Option<u64>,
 }
@@ -123,7 +123,7 @@ impl RunProcess {
         self
     }
 
-    /// Sets the directory it starts in.
+    /// Sets the directory in which the command starts.
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.cwd = Some(directory.into());
         self
@@ -135,13 +135,13 @@ impl RunProcess {
         self
     }
 
-    /// Sets the time after which the server kills it.
+    /// Sets the time after which the server kills the command.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Limits how much of each output stream is returned.
+    /// Sets how many bytes of each output stream are returned.
     pub fn max_output_bytes(mut self, bytes: u64) -> Self {
         self.max_output_bytes = Some(bytes);
         self
@@ -153,9 +153,9 @@ impl RunProcess {
 #[non_exhaustive]
 #[must_use]
 pub struct LogQuery {
-    /// Only entries of this stream. By default those of the terminal, or of both output streams.
+    /// Only entries of this stream. By default the terminal's output, or both output streams.
     pub stream: Option<LogStream>,
-    /// Only the last entries.
+    /// Only this many last entries.
     pub tail: Option<u64>,
     /// Only entries after this sequence number.
     pub since: Option<u64>,
@@ -173,7 +173,7 @@ impl LogQuery {
         self
     }
 
-    /// Selects the last entries only.
+    /// Selects only this many last entries.
     pub fn tail(mut self, entries: u64) -> Self {
         self.tail = Some(entries);
         self

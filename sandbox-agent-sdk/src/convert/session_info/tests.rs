@@ -63,7 +63,7 @@ fn a_bare_entry_leaves_open_what_it_does_not_say() {
 fn a_session_without_an_id_is_none() {
     for value in [json!({}), json!({"sessionId": 5}), json!({"sessionId": null})] {
         let error = serde_json::from_value::<SessionInfo>(value).unwrap_err();
-        assert_eq!(error.to_string(), "a session without a sessionId");
+        assert_eq!(error.to_string(), "a session has no valid `sessionId`");
     }
 }
 

@@ -65,8 +65,8 @@ pub struct TerminationReport {
 impl TerminationReport {
     /// Creates the report of an end that this client requested.
     ///
-    /// Merge it only if the request preceded the end: an exit after our request counts as requested, whatever
-    /// its code. An exit before the request is the agent's own.
+    /// Merge it only if the request came before the end. An exit after the request counts as requested, whatever its
+    /// exit code. An exit before the request is the agent's own.
     pub fn requested() -> Self {
         Self { requested: true, ..Self::default() }
     }
@@ -96,10 +96,10 @@ impl TerminationReport {
         }
     }
 
-    /// Parses the problem in a server's response; `None` if no agent has exited.
+    /// Parses the problem in a server's response; `None` if it does not report the exit of an agent.
     ///
-    /// Recognised are `agent_process_exited`, and the failed write to the agent's stdin that the released
-    /// server reports for every call after the agent has died.
+    /// It recognises `agent_process_exited`, and the failed write to the agent's stdin that the released server
+    /// reports for every call after the agent has exited.
     pub fn from_problem(problem: &Value) -> Option<Self> {
         let text = |name: &str| problem.get(name).and_then(Value::as_str);
         let detail = |name: &str| problem.get("details").and_then(|details| details.get(name));
@@ -147,7 +147,7 @@ impl TerminationReport {
         TerminationInfo::from_value(info).map(Self::from_info)
     }
 
-    /// Creates a report from a server's full account, such as the one in a session's info.
+    /// Creates a report from a complete termination, such as the one in a session's info.
     pub fn from_info(info: TerminationInfo) -> Self {
         fn ended<T>(value: T) -> Said<T> {
             Some((Source::Ended, value))
@@ -165,7 +165,7 @@ impl TerminationReport {
         }
     }
 
-    /// Joins two reports of the same end.
+    /// Merges two reports of the same end.
     pub fn merge(self, other: Self) -> Self {
         Self {
             session_id: better(self.session_id, other.session_id),
@@ -184,7 +184,7 @@ impl TerminationReport {
         }
     }
 
-    /// Returns what is known so far.
+    /// Converts the report to a [`TerminationInfo`] with everything known so far.
     ///
     /// A requested end is `terminated`, unless the server reports that the agent had already completed.
     #[must_use]
@@ -214,7 +214,7 @@ impl TerminationReport {
         self.agent.as_ref().map(|(_, agent)| agent.as_str())
     }
 
-    /// Whether the report includes stderr output. If not, a later report may add it.
+    /// Returns whether the report includes stderr output. If not, a later report may add it.
     #[must_use]
     pub fn has_stderr(&self) -> bool {
         self.stderr.is_some()
@@ -225,7 +225,7 @@ impl TerminationReport {
         !self.exited && matches!(self.message, Some((Source::FailedWrite, _)))
     }
 
-    /// Whether a server reported the end in full, so that no later report adds anything.
+    /// Returns whether the server reported the end completely, so that no later report adds anything.
     #[must_use]
     pub fn is_account(&self) -> bool {
         self.reason.as_ref().is_some_and(|(source, _)| *source == Source::Ended)

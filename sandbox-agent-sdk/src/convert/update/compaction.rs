@@ -73,7 +73,7 @@ pub struct Compaction {
     /// The complete summary that replaces the compacted part.
     #[serde(skip_serializing_if = "Patched::is_unchanged")]
     pub summary: Patched<Vec<Content>>,
-    /// Why it failed.
+    /// Why the compaction failed.
     #[serde(skip_serializing_if = "Patched::is_unchanged")]
     pub error: Patched<String>,
     /// The `_meta` field.

@@ -72,7 +72,7 @@ pub struct Command {
     pub name: String,
     /// A description of the command.
     pub description: String,
-    /// A hint about its argument, if it takes one.
+    /// A hint about the command's argument, if it takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The `_meta` field.

@@ -62,7 +62,7 @@ pub struct ToolCall {
     pub id: String,
     /// The display title.
     pub title: Option<String>,
-    /// The name of the tool, for programs.
+    /// The machine-readable name of the tool.
     pub name: Option<String>,
     /// The kind of the tool.
     pub kind: Option<ToolKind>,
@@ -73,7 +73,7 @@ pub struct ToolCall {
     /// Empty if the update clears it or does not contain it; [`new_content`](Self::new_content) distinguishes
     /// the two.
     pub content: Vec<Content>,
-    /// The files that it works on. [`new_locations`](Self::new_locations) distinguishes an empty list from an
+    /// The files that the tool works on. [`new_locations`](Self::new_locations) distinguishes an empty list from an
     /// absent one.
     pub locations: Vec<ToolLocation>,
     /// The input of the tool.

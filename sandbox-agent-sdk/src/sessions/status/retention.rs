@@ -25,33 +25,33 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetentionPolicy {
-    /// How long a suspended session is retained: 7 days.
+    /// How long a suspended session is retained. Default 7 days.
     pub suspended: Duration,
-    /// How long a suspended session that can be resumed is retained: 30 days.
+    /// How long a suspended session that can be resumed is retained. Default 30 days.
     pub resumable: Duration,
-    /// How long a failed session is retained for debugging: 24 hours.
+    /// How long a failed session is retained for debugging. Default 24 hours.
     pub error: Duration,
-    /// How long an agent may be idle before its process is ended: 30 minutes.
+    /// How long an agent may be idle before its process is ended. Default 30 minutes.
     pub idle: Duration,
-    /// How often to look for idle agents: every 5 minutes.
+    /// The interval of checks for idle agents. Default 5 minutes.
     pub idle_check: Duration,
-    /// How often to look for sessions that have expired: daily.
+    /// The interval of checks for expired sessions. Default one day.
     pub expiry_check: Duration,
 }
 
 impl RetentionPolicy {
-    /// The environment variable for [`idle`](Self::idle), in whole minutes.
+    /// The name of the environment variable for [`idle`](Self::idle), in whole minutes.
     pub const IDLE_TIMEOUT_VARIABLE: &'static str = "AGENT_SESSION_IDLE_TIMEOUT";
 
-    /// The default policy, with the idle timeout of the environment variable `AGENT_SESSION_IDLE_TIMEOUT`.
+    /// Creates the default policy, with the idle timeout from the environment variable `AGENT_SESSION_IDLE_TIMEOUT`.
     #[must_use]
     pub fn from_env() -> Self {
         let minutes = std::env::var_os(Self::IDLE_TIMEOUT_VARIABLE);
         Self::default().with_idle_minutes(minutes.as_deref().and_then(std::ffi::OsStr::to_str))
     }
 
-    /// Sets the idle timeout from the text of a number of minutes. The timeout stays as it is without a text, and if the
-    /// text is not a number of at least one.
+    /// Sets the idle timeout from text: a whole number of minutes, at least one. Other text and `None` change
+    /// nothing.
     #[must_use]
     pub fn with_idle_minutes(mut self, minutes: Option<&str>) -> Self {
         let Some(text) = minutes.map(str::trim).filter(|text| !text.is_empty()) else { return self };
@@ -62,9 +62,9 @@ impl RetentionPolicy {
         self
     }
 
-    /// How long a session is retained after its last activity; `None` if it does not expire.
+    /// Returns how long a session is retained after its last activity; `None` if it never expires.
     ///
-    /// Active sessions are in use, and archived ones were archived by a user who may want to view them.
+    /// Active and archived sessions never expire: they are in use, or a user may want to view them.
     #[must_use]
     pub const fn period(&self, status: SessionStatus, support: ResumeSupport) -> Option<Duration> {
         match status {
@@ -75,7 +75,7 @@ impl RetentionPolicy {
         }
     }
 
-    /// When the session expires; `None` if it does not.
+    /// Returns when the session expires; `None` if it never does.
     #[must_use]
     pub fn expires_at(
         &self,
@@ -86,7 +86,7 @@ impl RetentionPolicy {
         self.period(status, support).map(|period| last_active.saturating_add(period))
     }
 
-    /// Whether the session has expired and may be deleted.
+    /// Returns whether the session has expired and may be deleted.
     #[must_use]
     pub fn is_expired(
         &self,
@@ -98,10 +98,9 @@ impl RetentionPolicy {
         self.expires_at(status, support, last_active).is_some_and(|expires_at| now > expires_at)
     }
 
-    /// Whether the session's agent has been idle for so long that its process may be ended. The session
-    /// stays active.
+    /// Returns whether the session's agent has been idle long enough to end its process. The session stays active.
     ///
-    /// Only active sessions have an agent running on their behalf.
+    /// Always `false` for sessions that are not active: they have no running agent.
     #[must_use]
     pub fn is_agent_idle(&self, status: SessionStatus, last_active: Timestamp, now: Timestamp) -> bool {
         status == SessionStatus::Active && now.since(last_active) >= self.idle

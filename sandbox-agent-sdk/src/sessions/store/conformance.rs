@@ -1,7 +1,7 @@
-//! The conformance suite of [`SessionStore`]: what every store has to do.
+//! The conformance suite for implementations of [`SessionStore`].
 //!
-//! Call [`run`] in a test of your store, with a function that opens an empty one. A check that fails panics; its name is
-//! printed before. [`checks`] gives the checks one by one.
+//! Call [`run`] in a test of your store, with a function that opens an empty store. It prints the name of each check,
+//! and a failed check panics. [`checks`] returns the individual checks.
 //!
 //! ```
 //! # #[tokio::main]
@@ -34,12 +34,12 @@ mod lists;
 mod ownership;
 mod records;
 
-/// One check. It gets an empty store.
+/// A check. It receives an empty store.
 pub type Check = fn(Arc<dyn SessionStore>) -> BoxFuture<'static, ()>;
 
 macro_rules! checks {
     ($($group:ident { $($name:ident,)* })*) => {
-        /// All checks, with their names.
+        /// Returns all checks with their names.
         #[must_use]
         pub fn checks() -> Vec<(&'static str, Check)> {
             vec![$($((stringify!($name), |store| Box::pin($group::$name(store))),)*)*]

@@ -9,7 +9,7 @@ use super::StoreError;
 use super::limits::check_key;
 use crate::session::Timestamp;
 
-/// Where the next page of sessions begins. It stays valid while others write.
+/// The start of the next page of sessions. It stays valid while other tasks or processes write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cursor {
@@ -18,19 +18,19 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Behind the session of this id, at this time in the order of the list. For implementors of stores.
+    /// Creates a cursor after the session with this id and time in the order of the list. For implementors of stores.
     #[must_use]
     pub fn behind(at: Timestamp, id: impl Into<String>) -> Self {
         Self { at, id: id.into() }
     }
 
-    /// The time by which the list is ordered.
+    /// Returns the time by which the list is ordered.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at
     }
 
-    /// The session that it is behind.
+    /// Returns the id of the session after which the page starts.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use crate::convert::text::printable;
 use crate::sessions::status::{SessionStatus, TransitionError, UserAction};
 
-/// Why a store failed. `Display` is safe to print; the fields hold the original text.
+/// The error of a store. `Display` is safe to print; the fields hold the original text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such session.
+    /// The session does not exist.
     #[error("the store has no session `{}`", printable(.id))]
     NotFound {
-        /// The session.
+        /// The id of the session.
         id: String,
     },
-    /// A session of this id exists.
+    /// A session with this id already exists.
     #[error("the store already has a session `{}`", printable(.id))]
     Exists {
-        /// The session.
+        /// The id of the session.
         id: String,
     },
-    /// The fence is not of the current epoch: another process acquired the session, or it was released. Nothing was
-    /// written.
+    /// The epoch of the fence is not the current one: another process acquired the session, or it was released.
+    /// Nothing was written.
     #[error("session `{}` is owned by another process (epoch {epoch})", printable(.id))]
     OwnershipLost {
-        /// The session.
+        /// The id of the session.
         id: String,
         /// The current epoch.
         epoch: u64,
@@ -35,57 +35,58 @@ pub enum StoreError {
     /// The session's status does not allow the action. Nothing was written.
     #[error("session `{}` is {status}, which does not allow this", printable(.id))]
     NotAllowed {
-        /// The session.
+        /// The id of the session.
         id: String,
-        /// The action.
+        /// The action that is not allowed.
         action: UserAction,
-        /// The status.
+        /// The status of the session.
         status: SessionStatus,
     },
     /// The session cannot change to the status of the patch. Nothing was written.
     #[error(transparent)]
     Status(#[from] TransitionError),
-    /// A value is not one that every store can hold. Nothing was written.
+    /// Not every store can hold the value: it is empty, too long, nested too deep, or contains a NUL character. Nothing
+    /// was written.
     #[error("invalid value: {}", printable(.0))]
     Invalid(String),
-    /// The text is not a cursor of a store.
+    /// The text is not a valid cursor.
     #[error("{cursor:?} is not a cursor of a store")]
     BadCursor {
-        /// The text.
+        /// The invalid text.
         cursor: String,
     },
-    /// A newer version of this library wrote the store.
+    /// The store was written by a newer version of this library.
     #[error("the store has schema {found}; this version supports up to {known}")]
     NewerSchema {
-        /// The schema of the store.
+        /// The schema version of the store.
         found: i64,
-        /// The newest schema that this version supports.
+        /// The newest schema version that this version supports.
         known: i64,
     },
     /// The store is read-only.
     #[error("the store {} is read-only", .path.display())]
     ReadOnly {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The store cannot be reached, or is too busy. A later attempt may succeed.
+    /// The store is unreachable or too busy. A later attempt may succeed.
     #[error("the store is unavailable")]
     Unavailable(#[source] Arc<dyn StdError + Send + Sync>),
     /// The stored record is damaged.
     #[error("the stored record of session `{}` is damaged", printable(.id))]
     Unreadable {
-        /// The session.
+        /// The id of the session.
         id: String,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// A line of a transcript cannot be read.
+    /// A line of a transcript is invalid.
     #[error("line {line} of the transcript is invalid: {}", printable(.reason))]
     Transcript {
-        /// The number of the line, from 1.
+        /// The line number, starting at 1.
         line: usize,
-        /// What is wrong with it.
+        /// Why the line is invalid.
         reason: String,
     },
     /// The store was closed.
@@ -97,7 +98,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable(_))

@@ -1,4 +1,4 @@
-//! What is stored of what happened.
+//! Stored events.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,56 +11,56 @@ use crate::session::Timestamp;
 use crate::{TerminationInfo, Update};
 
 open_enum! {
-    /// What a stored event is about.
+    /// The kind of a stored event.
     pub enum StoredEventKind {
-        /// A prompt, stored before it is sent: `{"prompt": [content]}`. Opens the turn of its turn id.
+        /// A prompt, stored before it is sent: `{"prompt": [content]}`. Opens the turn with its turn id.
         Prompt = "prompt",
-        /// The prompt of the turn id is sent again, under another JSON-RPC id.
+        /// The prompt of the turn was sent again, with another JSON-RPC id.
         PromptResent = "prompt_resent",
-        /// An update of the agent: [`NewEvent::update_payload`]. [`StoredEvent::update`] reads it.
+        /// An update of the agent, as created by [`NewEvent::update_payload`]. [`StoredEvent::update`] parses it.
         Update = "update",
-        /// A turn ended. [`StoredEvent::turn_end`] reads it. Closes the turn of its turn id.
+        /// A turn ended. Closes the turn with its turn id. [`StoredEvent::turn_end`] parses it.
         TurnEnded = "turn_ended",
-        /// The agent, and the session with it, ended: a termination.
+        /// The agent ended, and the session with it. The payload is a termination.
         Ended = "ended",
-        /// The agent requests a permission, as it was received. Open until it is closed.
+        /// A permission request of the agent, as received. Open until it is closed.
         Permission = "permission",
-        /// The agent asks a question, as it was received. Open until it is closed.
+        /// A question of the agent, as received. Open until it is closed.
         Question = "question",
         /// Another agent request: `{"method": text, "params": value}`. Open until it is closed.
         AgentRequest = "agent_request",
         /// The answer to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
         /// or `"error"` in place of the result.
         Answered = "answered",
-        /// An agent request needs no answer any more: `{"reason": "delivered" | "expired" | …}`.
+        /// An agent request no longer needs an answer: `{"reason": "delivered" | "expired" | …}`.
         RequestClosed = "request_closed",
         /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`.
         Restored = "restored",
-        /// The session was released for another program.
+        /// The session was released for another process.
         Detached = "detached",
-        /// Messages of the stream that are not stored: `{"from": number, "to": number}` as far as these are known.
+        /// Messages of the stream that are missing in the store: `{"from": number, "to": number}`, as far as known.
         Gap = "gap",
         /// Events that could not be stored in time: `{"count": number}`.
         Lost = "lost",
-        /// A notification of another kind: `{"method": text, "params": value}`.
+        /// Any other notification: `{"method": text, "params": value}`.
         Notification = "notification",
         /// An event whose stored payload is damaged: `{"kind": text, "text": text}`.
         Unreadable = "unreadable",
     }
 }
 
-/// What an event closes.
+/// The event that another event closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closes<'a> {
-    /// The prompts of a turn, by its id.
+    /// The prompts of the turn with this id.
     Turn(&'a str),
-    /// An agent request and its answer, by the JSON-RPC id.
+    /// The agent request with this JSON-RPC id, and its answer.
     Request(&'a str),
 }
 
 impl Closes<'_> {
-    /// Whether it closes this event.
+    /// Returns whether this event is closed.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
         match self {
@@ -88,16 +88,16 @@ pub(in crate::sessions) fn opens_request(kind: &StoredEventKind) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum EventKey {
-    /// The message of the server's stream that the event came from.
+    /// The key of an event from the server's stream.
     Stream {
-        /// The run of the server.
+        /// The incarnation of the server.
         incarnation: u64,
-        /// The number of the message.
+        /// The number of the message in the stream.
         offset: u64,
     },
-    /// An id that no other event of the session has.
+    /// The key of any other event: an id that is unique in the session.
     Id {
-        /// The id.
+        /// The unique id.
         id: String,
     },
 }
@@ -114,26 +114,26 @@ impl EventKey {
     }
 }
 
-/// An event that is to be stored.
+/// An event to be stored.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct NewEvent {
-    /// Its idempotency key.
+    /// The idempotency key.
     pub key: EventKey,
-    /// When it was recorded.
+    /// When the event was recorded.
     pub recorded_at: Timestamp,
-    /// What it is about.
+    /// The kind of the event.
     pub kind: StoredEventKind,
-    /// What happened.
+    /// The content of the event. Its format depends on the kind.
     pub payload: Value,
-    /// The turn that it belongs to.
+    /// The id of the turn that the event belongs to.
     pub turn_id: Option<String>,
-    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    /// The JSON-RPC id, as JSON text, of the prompt or agent request that the event belongs to.
     pub rpc_id: Option<String>,
 }
 
 impl NewEvent {
-    /// An event of the server's stream.
+    /// Creates an event from the server's stream.
     #[must_use]
     pub fn from_stream(
         incarnation: u64,
@@ -145,7 +145,7 @@ impl NewEvent {
         Self::with_key(EventKey::Stream { incarnation, offset }, recorded_at, kind, payload)
     }
 
-    /// An event that is not of the server's stream, with an id that no other event of the session has.
+    /// Creates an event that does not come from the server's stream. The id must be unique in the session.
     #[must_use]
     pub fn new(
         id: impl Into<String>,
@@ -166,7 +166,7 @@ impl NewEvent {
         Self { key, recorded_at, kind, payload, turn_id: None, rpc_id: None }
     }
 
-    /// What is stored of an update: the payload of an event of the kind `update`.
+    /// Returns the payload for an event of the kind `update`.
     #[must_use]
     pub fn update_payload(update: &Update) -> Value {
         match update.notification_meta() {
@@ -175,13 +175,13 @@ impl NewEvent {
         }
     }
 
-    /// Whether it is open until another event closes it. For implementors of stores.
+    /// Returns whether the event stays open until another event closes it. For implementors of stores.
     #[must_use]
     pub fn is_open(&self) -> bool {
         opens_turn(&self.kind) && self.turn_id.is_some() || opens_request(&self.kind) && self.rpc_id.is_some()
     }
 
-    /// What it closes. For implementors of stores.
+    /// Returns what the event closes. For implementors of stores.
     #[must_use]
     pub fn closes(&self) -> Option<Closes<'_>> {
         match self.kind {
@@ -191,10 +191,11 @@ impl NewEvent {
         }
     }
 
-    /// Whether every store can hold it, and its approximate size in bytes. For implementors of stores.
+    /// Checks the event against the limits of all stores and returns its approximate size in bytes. For implementors
+    /// of stores.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if the event is invalid.
     pub fn check(&self) -> Result<usize, StoreError> {
         self.key.check()?;
         check_key("the kind of an event", self.kind.as_str())?;
@@ -205,7 +206,7 @@ impl NewEvent {
         Ok(size_of::<Self>() + check_value("the payload of an event", &self.payload)?)
     }
 
-    /// The event as it is stored.
+    /// Converts the event to a stored event. For implementors of stores.
     #[must_use]
     pub fn stored(self, session_id: impl Into<String>, index: u64, epoch: u64) -> StoredEvent {
         let Self { key, recorded_at, kind, payload, turn_id, rpc_id } = self;
@@ -215,7 +216,7 @@ impl NewEvent {
 }
 
 setters! { NewEvent:
-    /// Sets the turn.
+    /// Sets the id of the turn.
     #[must_use]
     turn_id(turn_id: impl Into<String>) => turn_id = Some(turn_id.into());
     /// Sets the JSON-RPC id.
@@ -228,34 +229,34 @@ setters! { NewEvent:
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct StoredEvent {
-    /// Its index in the session: 1, 2, 3 and so on, without holes.
+    /// The index in the session. Indexes start at 1 and have no gaps.
     pub index: u64,
-    /// Its idempotency key.
+    /// The idempotency key.
     #[serde(flatten)]
     pub key: EventKey,
-    /// The session.
+    /// The id of the stored session.
     pub session_id: String,
-    /// When it was recorded.
+    /// When the event was recorded.
     pub recorded_at: Timestamp,
-    /// What it is about.
+    /// The kind of the event.
     pub kind: StoredEventKind,
-    /// What happened.
+    /// The content of the event. Its format depends on the kind.
     pub payload: Value,
-    /// The epoch of the owner that stored it; 0 if it was stored by an earlier version or without a fence.
+    /// The epoch of the owner that stored the event; 0 if it was stored by an earlier version or without a fence.
     #[serde(default)]
     pub epoch: u64,
-    /// The turn that it belongs to.
+    /// The id of the turn that the event belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<String>,
-    /// The JSON-RPC id of the prompt, or of the agent request, that it is about: the id as JSON text.
+    /// The JSON-RPC id, as JSON text, of the prompt or agent request that the event belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<String>,
 }
 
 impl StoredEvent {
-    /// The update of the agent, typed as a live one; `None` if the event is of another kind.
+    /// Returns the agent's update, marked as live; `None` for other kinds of events.
     ///
-    /// Its session id is that of the stored session.
+    /// Its session id is the id of the stored session.
     #[must_use]
     pub fn update(&self) -> Option<Update> {
         if self.kind != StoredEventKind::Update {
@@ -279,13 +280,13 @@ impl StoredEvent {
         })
     }
 
-    /// How the turn ended; `None` if the event is of another kind.
+    /// Returns how the turn ended; `None` for other kinds of events.
     #[must_use]
     pub fn turn_end(&self) -> Option<TurnEnd> {
         (self.kind == StoredEventKind::TurnEnded).then(|| TurnEnd::from_payload(&self.payload))
     }
 
-    /// How the agent ended; `None` if the event is of another kind.
+    /// Returns how the agent ended; `None` for other kinds of events.
     #[must_use]
     pub fn termination_info(&self) -> Option<TerminationInfo> {
         match self.kind {
@@ -295,7 +296,7 @@ impl StoredEvent {
         }
     }
 
-    /// The event without its index, to be stored elsewhere.
+    /// Converts the event to a new event without an index, to store it elsewhere.
     #[must_use]
     pub fn into_new(self) -> NewEvent {
         let Self { key, recorded_at, kind, payload, turn_id, rpc_id, .. } = self;

@@ -1,4 +1,4 @@
-//! What every store can hold.
+//! Limits that apply to every store.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -6,13 +6,14 @@ use serde_json::Value;
 use super::StoreError;
 use crate::session::Timestamp;
 
-/// The most bytes that an id, a key or the name of an agent may have: databases limit the size of index entries.
+/// The maximum length in bytes of an id, a key or the name of an agent. Databases limit the size of index entries.
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// The most items of a page.
+/// The maximum number of items on a page.
 pub const MAX_PAGE: usize = 1000;
 
-/// How deeply a payload, or a value in a record, may be nested. It is more than twice of what is read from a server.
+/// The maximum nesting depth of a payload or of a value in a record. It is more than twice the depth accepted from
+/// servers.
 pub const MAX_DEPTH: usize = 256;
 
 /// The items of a page by default.
@@ -77,10 +78,10 @@ pub(super) fn page_size(limit: usize) -> usize {
     limit.clamp(1, MAX_PAGE)
 }
 
-/// Reads JSON of a store or a transcript, also where it is nested more deeply than the parser's own limit.
+/// Parses JSON of a store or a transcript. Accepts deeper nesting than the parser's own limit.
 ///
 /// # Errors
-/// If it is not JSON, does not fit the type, or is nested more than [`MAX_DEPTH`] levels deep.
+/// If the text is not valid JSON, does not match the type, or is nested more than [`MAX_DEPTH`] levels deep.
 pub fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_str(text).or_else(|error| {
         if depth(text) > MAX_DEPTH + WRAPPING {

@@ -1,4 +1,4 @@
-//! A store that ends with the program.
+//! A store in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -22,8 +22,8 @@ const MAX_SESSIONS: usize = 1024;
 /// How many events of each session a store holds by default.
 const MAX_EVENTS: usize = 500;
 
-/// A store that ends with the program. It is bounded: beyond its limits the oldest sessions, and the oldest events of a
-/// session, are dropped.
+/// A store in memory, which is lost when the program exits. It has limits: when they are exceeded, the oldest
+/// sessions, or the oldest events of a session, are dropped.
 #[derive(Debug)]
 pub struct MemoryStore {
     max_sessions: usize,
@@ -178,13 +178,13 @@ impl State {
 }
 
 impl MemoryStore {
-    /// A store of 1,024 sessions with 500 events each.
+    /// Creates a store for 1,024 sessions with 500 events each.
     #[must_use]
     pub fn new() -> Self {
         Self::with_bounds(MAX_SESSIONS, MAX_EVENTS)
     }
 
-    /// A store of so many sessions with so many events each; at least one of both.
+    /// Creates a store for this many sessions with this many events each; at least one of each.
     #[must_use]
     pub fn with_bounds(max_sessions: usize, max_events: usize) -> Self {
         let state = Mutex::new(Some(State::default()));

@@ -1,4 +1,4 @@
-//! What a session has open.
+//! The open turns and agent requests of a session.
 
 use super::event::opens_request;
 use super::{StoredEvent, StoredEventKind};
@@ -7,9 +7,9 @@ use super::{StoredEvent, StoredEventKind};
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OpenEvents {
-    /// Turns without an end, the oldest first.
+    /// The turns without an end, oldest first.
     pub turns: Vec<OpenTurn>,
-    /// Agent requests that are not closed, the oldest first.
+    /// The agent requests that are not closed, oldest first.
     pub requests: Vec<OpenRequest>,
 }
 
@@ -17,9 +17,9 @@ pub struct OpenEvents {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenTurn {
-    /// The event of the kind `prompt`, with the turn id and the JSON-RPC id.
+    /// The event of the kind `prompt`, with its turn id and JSON-RPC id.
     pub prompt: StoredEvent,
-    /// The JSON-RPC ids under which the prompt was, or was about to be, sent, the first one first.
+    /// The JSON-RPC ids with which the prompt was sent or was about to be sent, oldest first.
     pub rpc_ids: Vec<String>,
 }
 
@@ -29,12 +29,12 @@ pub struct OpenTurn {
 pub struct OpenRequest {
     /// The event of the request, with its JSON-RPC id.
     pub request: StoredEvent,
-    /// The answer, if one was stored. Whether it was delivered is unknown.
+    /// The stored answer, if there is one. It is unknown whether it was delivered.
     pub answer: Option<StoredEvent>,
 }
 
 impl OpenEvents {
-    /// Sorts the open events of a session, given in the order of their indexes. For implementors of stores.
+    /// Groups the open events of a session, which must be ordered by index. For implementors of stores.
     #[must_use]
     pub fn of(events: impl IntoIterator<Item = StoredEvent>) -> Self {
         let mut open = Self::default();
@@ -65,7 +65,7 @@ impl OpenEvents {
         open
     }
 
-    /// Whether nothing is open.
+    /// Returns whether nothing is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.requests.is_empty()

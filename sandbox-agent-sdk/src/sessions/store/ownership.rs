@@ -1,25 +1,26 @@
-//! Who owns a session, and how far an owner has read.
+//! Owners of sessions, and their read positions.
 
 use super::limits::{check_key, check_moment};
 use super::{SessionRecord, StoreError, StreamPosition};
 use crate::session::Timestamp;
 
-/// The proof of being the owner of a session: its epoch when it was acquired.
+/// The fencing token of an owner: the epoch at which it acquired the session.
 ///
-/// A session that was deleted and created again under the same id has another creation time.
+/// The creation time distinguishes a session from a deleted one with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fence {
-    /// The epoch.
+    /// The epoch at which the session was acquired.
     pub epoch: u64,
     /// When the session was created.
     pub created_at: Timestamp,
 }
 
 impl Fence {
-    /// Whether this is the current fence of a session. For implementors of stores.
+    /// Checks that this is the current fence of a session. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if it is of a deleted session, [`StoreError::OwnershipLost`] if it is of another epoch.
+    /// [`StoreError::NotFound`] if the fence belongs to a deleted session, [`StoreError::OwnershipLost`] if to
+    /// another epoch.
     pub fn check(self, id: &str, current: Self) -> Result<(), StoreError> {
         if self.created_at != current.created_at {
             return Err(StoreError::not_found(id));
@@ -30,11 +31,11 @@ impl Fence {
         Ok(())
     }
 
-    /// Ends the ownership of a record that this is the fence of. `scanned_to` is how far its owner had read the record's
-    /// endpoint. For implementors of stores.
+    /// Ends the ownership of the record that this fence belongs to. `scanned_to` is the owner's read position on the
+    /// record's endpoint. For implementors of stores.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// The errors of [`check`](Self::check).
     pub fn release(
         self,
         record: &mut SessionRecord,
@@ -46,23 +47,23 @@ impl Fence {
     }
 }
 
-/// How far an owner has read the stream of an endpoint.
+/// The read position of an owner in the stream of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScannedTo {
-    /// The process.
+    /// The name of the owner.
     pub owner: String,
-    /// The endpoint.
+    /// The endpoint of the server.
     pub endpoint: String,
-    /// Every event up to there of every session that the owner has caught up with is stored, at the latest by the
-    /// transaction that stores this.
+    /// All events up to this position are stored, for all sessions that the owner has caught up with. This holds at
+    /// the latest when the transaction that stores this value is committed.
     pub position: StreamPosition,
 }
 
 impl ScannedTo {
-    /// Whether every store can hold it. For implementors of stores.
+    /// Checks the value against the limits of all stores. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if it is invalid.
     pub fn check(&self) -> Result<(), StoreError> {
         check_key("an owner", &self.owner)?;
         check_key("an endpoint", &self.endpoint)?;
@@ -70,35 +71,36 @@ impl ScannedTo {
     }
 }
 
-/// How a session is acquired.
+/// A request to acquire a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acquire {
-    /// The process that becomes the owner.
+    /// The name of the process that becomes the owner.
     pub owner: String,
-    /// Only if this is the session's epoch, as for an attachment.
+    /// The expected epoch. If it is set and differs from the session's epoch, acquiring fails.
     pub expected_epoch: Option<u64>,
 }
 
 impl Acquire {
-    /// Makes this process the owner.
+    /// Creates a request that makes this process the owner.
     #[must_use]
     pub fn by(owner: impl Into<String>) -> Self {
         Self { owner: owner.into(), expected_epoch: None }
     }
 
-    /// Only if this is the session's epoch.
+    /// Acquires the session only if it has this epoch.
     #[must_use]
     pub fn if_epoch(mut self, epoch: u64) -> Self {
         self.expected_epoch = Some(epoch);
         self
     }
 
-    /// Gives the record to the new owner. `scanned_to` is how far the owner before had read the record's endpoint. For
-    /// implementors of stores.
+    /// Makes the new owner the owner of the record. `scanned_to` is the previous owner's read position on the
+    /// record's endpoint. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::OwnershipLost`] if the epoch is not the expected one, [`StoreError::Invalid`].
+    /// [`StoreError::OwnershipLost`] if the epoch is not the expected one, [`StoreError::Invalid`] if a value exceeds
+    /// a limit.
     pub fn apply(
         &self,
         record: &mut SessionRecord,
@@ -115,45 +117,45 @@ impl Acquire {
     }
 }
 
-/// What an acquire did.
+/// The result of acquiring a session.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Acquired {
-    /// The record. Its position is where to read the server's stream from.
+    /// The record. Its position is where to start reading the server's stream.
     pub record: SessionRecord,
-    /// The owner before, if there was one.
+    /// The name of the previous owner, if there was one.
     pub previous_owner: Option<String>,
 }
 
 impl Acquired {
-    /// What an acquire did. For implementors of stores.
+    /// Creates the result of an acquire. For implementors of stores.
     #[must_use]
     pub fn new(record: SessionRecord, previous_owner: Option<String>) -> Self {
         Self { record, previous_owner }
     }
 
-    /// The fence of the new owner.
+    /// Returns the fence of the new owner.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.record.fence()
     }
 }
 
-/// Which active sessions are suspended.
+/// Selects the active sessions to suspend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Suspend {
-    /// Those that this process owns.
+    /// Sessions that this process owns.
     Own(String),
-    /// All of the store, also those of other programs.
+    /// All sessions in the store, including those of other processes.
     All,
 }
 
 impl Suspend {
-    /// Whether every store can hold it. For implementors of stores.
+    /// Checks the values against the limits of all stores. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if a value is invalid.
     pub fn check(&self, now: Timestamp) -> Result<(), StoreError> {
         check_moment("the time of a shutdown", now)?;
         match self {

@@ -1,4 +1,4 @@
-//! Appends and patches: what is written to a session.
+//! Appends and patches: changes of a stored session.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use crate::TerminationInfo;
 use crate::session::Timestamp;
 use crate::sessions::status::{SessionStatus, StatusEvent, UserAction};
 
-/// One change of a member of a record.
+/// A change of one field of a record.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Change<T> {
-    /// The member stays as it is.
+    /// Keeps the current value.
     #[default]
     Keep,
-    /// The member gets a value.
+    /// Sets a new value.
     Set(T),
-    /// The member is removed.
+    /// Removes the value.
     Clear,
 }
 
@@ -34,59 +34,60 @@ impl<T: Clone> Change<T> {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordPatch {
-    /// What happens to the status. The store refuses what [`SessionStatus::after`](crate::sessions::SessionStatus::after) refuses.
+    /// The status event. The store rejects it if [`SessionStatus::after`](crate::sessions::SessionStatus::after)
+    /// does.
     pub status: Option<StatusEvent>,
-    /// The last activity, if it is later than the stored one.
+    /// The time of the last activity. It is ignored if the stored time is later.
     pub last_active_at: Option<Timestamp>,
     /// The server's endpoint.
     pub endpoint: Option<String>,
-    /// The agent's session. The one before is added to the earlier ones; a binding of the same id to another stored
-    /// session, on the same endpoint and incarnation, ends.
+    /// The agent's session. The previous one is added to the earlier ones. If another stored session is bound to the
+    /// same id on the same endpoint and incarnation, that binding ends.
     pub agent_session: Change<AgentSession>,
-    /// The agent has caught up with the server's stream: see [`SessionRecord::caught_up`].
+    /// Whether the owner has caught up with the server's stream. See [`SessionRecord::caught_up`].
     pub caught_up: bool,
-    /// The application's key.
+    /// The application's key for the session.
     pub user_key: Change<String>,
-    /// The title.
+    /// The display title.
     pub title: Change<String>,
     /// Whether the agent can resume or load sessions.
     pub supports_resume: Option<bool>,
-    /// The session's options.
+    /// The options of the session, as JSON.
     pub config_options: Option<Value>,
-    /// The session's modes.
+    /// The modes of the session, as JSON.
     pub modes: Option<Value>,
-    /// The current mode: the member `currentModeId` of the modes.
+    /// The current mode, stored as `currentModeId` in the modes.
     pub current_mode: Option<String>,
-    /// The session's models.
+    /// The models of the session, as JSON.
     pub models: Option<Value>,
-    /// The current model: the member `currentModelId` of the models.
+    /// The current model, stored as `currentModelId` in the models.
     pub current_model: Option<String>,
     /// How the agent ended.
     pub termination_info: Change<TerminationInfo>,
-    /// Whether the agent gets the history as text with the next prompt.
+    /// Whether the next prompt sends the history as text (transcript replay).
     pub replay_pending: Option<bool>,
-    /// Metadata that is set, or removed if the value is `null`.
+    /// Metadata to set. A `null` value removes the key.
     pub metadata: Map<String, Value>,
 }
 
 impl RecordPatch {
-    /// A patch of the status alone.
+    /// Creates a patch that only changes the status.
     #[must_use]
     pub fn status(event: StatusEvent) -> Self {
         Self { status: Some(event), ..Self::default() }
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether the patch changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Applies the patch, and increments the revision. For implementors of stores.
+    /// Applies the patch and increments the revision. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::Status`] if the status does not allow it, [`StoreError::Invalid`] if not every store can hold the
-    /// result. The record is then to be discarded.
+    /// [`StoreError::Status`] if the status does not allow the change, [`StoreError::Invalid`] if the result exceeds
+    /// a limit. Discard the record after an error.
     pub fn apply(&self, record: &mut SessionRecord) -> Result<(), StoreError> {
         if let Some(event) = self.status {
             record.status = record.status.after(event)?;
@@ -143,29 +144,30 @@ fn patch_choice(choice: &mut Option<Value>, whole: Option<&Value>, member: &str,
     }
 }
 
-/// One transaction on a session.
+/// One transaction that writes to a session.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "an append does nothing until it is given to a store"]
 #[non_exhaustive]
 pub struct Append {
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// The proof of ownership. Without one anyone may write, as when a user archives a session or edits its title.
+    /// The fence of the owner. Without a fence any process may write, for example to archive a session or change its
+    /// title.
     pub fence: Option<Fence>,
-    /// What the session's status has to allow.
+    /// The action that the session's status must allow.
     pub action: Option<UserAction>,
-    /// The events, in their order.
+    /// The events, in order.
     pub events: Vec<NewEvent>,
-    /// The change of the record.
+    /// The changes of the record.
     pub patch: RecordPatch,
-    /// Up to where the server's stream is stored for this session now. It only moves forward.
+    /// The position up to which the server's stream is stored for this session. It only moves forward.
     pub position: Option<StreamPosition>,
-    /// How far the owner has read the stream of the endpoint now. It only moves forward.
+    /// The owner's read position in the stream of the endpoint. It only moves forward.
     pub scanned_to: Option<ScannedTo>,
 }
 
 impl Append {
-    /// An append by anyone.
+    /// Creates an append without a fence.
     pub fn to(session_id: impl Into<String>) -> Self {
         Self {
             session_id: session_id.into(),
@@ -184,10 +186,10 @@ impl Append {
         self
     }
 
-    /// Whether every store can hold it. For implementors of stores.
+    /// Checks the append against the limits of all stores. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if a value is invalid.
     pub fn check(&self) -> Result<(), StoreError> {
         check_key("the id of a session", &self.session_id)?;
         self.events.iter().try_for_each(|event| event.check().map(drop))?;
@@ -195,10 +197,11 @@ impl Append {
         self.scanned_to.as_ref().map_or(Ok(()), ScannedTo::check)
     }
 
-    /// Whether the session, as it is stored, accepts this append. For implementors of stores.
+    /// Checks whether the stored session accepts this append. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], [`StoreError::OwnershipLost`], [`StoreError::NotAllowed`].
+    /// [`StoreError::NotFound`] or [`StoreError::OwnershipLost`] if the fence is not current,
+    /// [`StoreError::NotAllowed`] if the status does not allow the action.
     pub fn admit(&self, current: Fence, status: SessionStatus) -> Result<(), StoreError> {
         let id = &self.session_id;
         self.fence.map_or(Ok(()), |fence| fence.check(id, current))?;
@@ -212,30 +215,30 @@ impl Append {
 }
 
 setters! { Append:
-    /// Only if the fence is of the session's epoch.
+    /// Sets the fence. The append fails if it is not the session's current fence.
     fence(fence: Fence) => fence = Some(fence);
-    /// Only if the session's status allows this.
+    /// Sets the action that the session's status must allow.
     action(action: UserAction) => action = Some(action);
-    /// Sets the change of the record.
+    /// Sets the changes of the record.
     patch(patch: RecordPatch) => patch = patch;
     /// Sets the session's position.
     position(position: StreamPosition) => position = Some(position);
-    /// Sets how far the owner has read.
+    /// Sets the owner's read position.
     scanned_to(scanned_to: ScannedTo) => scanned_to = Some(scanned_to);
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Appended {
-    /// The index of each event, in the order of the append. An event that was stored before keeps its index.
+    /// The index of each event, in the order of the append. An event that was already stored keeps its index.
     pub indexes: Vec<u64>,
     /// The record after the patch; `None` if the patch was empty.
     pub record: Option<SessionRecord>,
 }
 
 impl Appended {
-    /// What an append did. For implementors of stores.
+    /// Creates the result of an append. For implementors of stores.
     #[must_use]
     pub fn new(indexes: Vec<u64>, record: Option<SessionRecord>) -> Self {
         Self { indexes, record }

@@ -9,23 +9,23 @@ use super::limits::check_number;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamPosition {
-    /// The run of the server, as the store counts them for the endpoint.
+    /// The incarnation of the server, as the store counts them for the endpoint.
     pub incarnation: u64,
     /// The number of the last message that was read.
     pub offset: u64,
-    /// The fingerprint of that message. Reading it again shows that the server is the same.
+    /// The fingerprint of that message. If it is unchanged when read again, the server has not restarted.
     pub fingerprint: Fingerprint,
 }
 
 impl StreamPosition {
-    /// The later of two positions. A later incarnation is later.
+    /// Returns the later of two positions. A position in a later incarnation is later.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         let is_later = (other.incarnation, other.offset) > (self.incarnation, self.offset);
         if is_later { other } else { self }
     }
 
-    /// The later of two positions that may be unknown.
+    /// Returns the later of two optional positions.
     #[must_use]
     pub fn later_of(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
@@ -41,8 +41,8 @@ impl StreamPosition {
     }
 }
 
-/// A hash of a message of a stream: [`fingerprint`](crate::stream::StreamPosition#structfield.fingerprint). It is the same in
-/// every program and version.
+/// A hash of a stream message: [`fingerprint`](crate::stream::StreamPosition#structfield.fingerprint). It is the same
+/// in every program and every version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub u64);

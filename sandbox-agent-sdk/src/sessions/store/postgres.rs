@@ -1,4 +1,4 @@
-//! A store in a database that several programs share.
+//! A store in a database that several programs can share.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,10 +27,10 @@ type Text = String;
 const BEGIN: &str = "BEGIN";
 const FOR_UPDATE: &str = " FOR UPDATE";
 
-/// A store in a PostgreSQL database, which any number of programs on any number of machines may share.
+/// A store in a PostgreSQL database. Any number of programs on any number of machines can share it.
 ///
-/// Its tables are created when it is opened, and their names begin with `sandbox_agent_`. The search path of the
-/// connection chooses a schema for them, for instance `?options=-csearch_path%3Dagents` in the URL.
+/// Opening the store creates its tables, whose names start with `sandbox_agent_`. The search path of the connection
+/// determines their schema, for example `?options=-csearch_path%3Dagents` in the URL.
 pub struct PostgresStore {
     pool: PgPool,
     /// How long a call waits for the database.
@@ -41,8 +41,8 @@ impl PostgresStore {
     /// Opens the store in the database at this URL: `postgres://user:password@host/database`.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::NewerSchema`] if a newer version of
-    /// this library wrote it, [`StoreError::Invalid`] if the URL is not one of a database.
+    /// [`StoreError::Unavailable`] if the database is unreachable, [`StoreError::NewerSchema`] if a newer version of
+    /// this library wrote the store, [`StoreError::Invalid`] if the URL is not a database URL.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(PostgresOptions::new(url)).await
     }
@@ -50,7 +50,7 @@ impl PostgresStore {
     /// Opens the store with these options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
         let store = Self { pool: options.connect().await?, limit: options.response_limit() };
         let migrated = match Checkout::of(&store.pool, None).await {

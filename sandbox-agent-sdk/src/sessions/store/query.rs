@@ -1,35 +1,35 @@
-//! How sessions and events are found, page by page.
+//! Queries for sessions and events, page by page.
 
 use super::limits::{DEFAULT_PAGE, page_size};
 use super::{Cursor, SessionRecord, StoreError, StoredEvent, StoredEventKind};
 use crate::session::Timestamp;
 use crate::sessions::status::{ArchivedSessions, SessionStatus};
 
-/// Which sessions are listed, the newest first.
+/// Selects sessions, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a query does nothing until it is given to a store"]
 #[non_exhaustive]
 pub struct RecordQuery {
-    /// Their statuses.
+    /// Only sessions with one of these statuses.
     pub statuses: Vec<SessionStatus>,
-    /// Only those of this agent.
+    /// Only sessions of this agent.
     pub agent: Option<String>,
-    /// Only those with this key of the application.
+    /// Only sessions with this key of the application.
     pub user_key: Option<String>,
-    /// Only those on this endpoint of a server.
+    /// Only sessions on this endpoint of a server.
     pub endpoint: Option<String>,
-    /// Only those that this process owns.
+    /// Only sessions that this process owns.
     pub owner: Option<String>,
-    /// Only those that are bound to the agent's session of this id.
+    /// Only sessions that are bound to the agent's session with this id.
     pub agent_session_id: Option<String>,
-    /// Where to begin; `None` for the newest.
+    /// Where the page starts; `None` for the newest session.
     pub cursor: Option<Cursor>,
-    /// The most sessions of a page; at most [`MAX_PAGE`](super::MAX_PAGE).
+    /// The maximum number of sessions on the page, up to [`MAX_PAGE`](super::MAX_PAGE).
     pub limit: usize,
 }
 
 impl RecordQuery {
-    /// All sessions.
+    /// Selects all sessions.
     pub fn all() -> Self {
         Self {
             statuses: SessionStatus::ALL.to_vec(),
@@ -43,19 +43,19 @@ impl RecordQuery {
         }
     }
 
-    /// Sessions that a list shows.
+    /// Selects the sessions that a list shows.
     pub fn listed(archived: ArchivedSessions) -> Self {
         let shown = SessionStatus::ALL.iter().copied().filter(|status| status.is_listed(archived));
         Self { statuses: shown.collect(), ..Self::all() }
     }
 
-    /// Sessions that a badge counts.
+    /// Selects the sessions that a badge counts.
     pub fn counted() -> Self {
         let counted = SessionStatus::ALL.iter().copied().filter(|status| status.is_counted());
         Self { statuses: counted.collect(), ..Self::all() }
     }
 
-    /// Whether a record is among those that are listed, whatever the cursor. For implementors of stores.
+    /// Returns whether a record matches the filters. Ignores the cursor. For implementors of stores.
     #[must_use]
     pub fn matches(&self, record: &SessionRecord) -> bool {
         let fits = |wanted: &Option<String>, found: Option<&String>| {
@@ -105,21 +105,21 @@ impl RecordQuery {
 }
 
 setters! { RecordQuery:
-    /// Only those of these statuses.
+    /// Selects only sessions with one of these statuses.
     statuses(statuses: impl IntoIterator<Item = SessionStatus>) => statuses = statuses.into_iter().collect();
-    /// Only those of this agent.
+    /// Selects only sessions of this agent.
     agent(agent: impl Into<String>) => agent = Some(agent.into());
-    /// Only those with this key of the application.
+    /// Selects only sessions with this key of the application.
     user_key(key: impl Into<String>) => user_key = Some(key.into());
-    /// Only those on this endpoint of a server.
+    /// Selects only sessions on this endpoint of a server.
     endpoint(endpoint: impl Into<String>) => endpoint = Some(endpoint.into());
-    /// Only those that this process owns.
+    /// Selects only sessions that this process owns.
     owner(owner: impl Into<String>) => owner = Some(owner.into());
-    /// Only those that are bound to the agent's session of this id.
+    /// Selects only sessions that are bound to the agent's session with this id.
     agent_session_id(id: impl Into<String>) => agent_session_id = Some(id.into());
-    /// Those behind this cursor.
+    /// Starts the page after this cursor.
     after(cursor: Cursor) => cursor = Some(cursor);
-    /// At most so many.
+    /// Sets the maximum number of sessions on the page.
     limit(limit: usize) => limit = limit;
 }
 
@@ -130,23 +130,23 @@ impl Default for RecordQuery {
     }
 }
 
-/// Which sessions had no activity for a while, the longest first.
+/// Selects sessions without recent activity, longest inactive first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a query does nothing until it is given to a store"]
 #[non_exhaustive]
 pub struct InactiveQuery {
-    /// Their status.
+    /// Only sessions with this status.
     pub status: SessionStatus,
-    /// Their last activity is before this.
+    /// Only sessions whose last activity is before this time.
     pub before: Timestamp,
-    /// Where to begin.
+    /// Where the page starts; `None` for the beginning.
     pub cursor: Option<Cursor>,
-    /// The most sessions of a page.
+    /// The maximum number of sessions on the page.
     pub limit: usize,
 }
 
 impl InactiveQuery {
-    /// Sessions of a status whose last activity is before this time.
+    /// Selects sessions with this status whose last activity is before this time.
     pub fn new(status: SessionStatus, before: Timestamp) -> Self {
         Self { status, before, cursor: None, limit: DEFAULT_PAGE }
     }
@@ -161,41 +161,41 @@ impl InactiveQuery {
 }
 
 setters! { InactiveQuery:
-    /// Those behind this cursor.
+    /// Starts the page after this cursor.
     after(cursor: Cursor) => cursor = Some(cursor);
-    /// At most so many.
+    /// Sets the maximum number of sessions on the page.
     limit(limit: usize) => limit = limit;
 }
 
 /// The order of events on a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum EventOrder {
-    /// The oldest first.
+    /// Oldest events first.
     #[default]
     OldestFirst,
-    /// The newest first.
+    /// Newest events first.
     NewestFirst,
 }
 
-/// Which events of a session are read.
+/// Selects events of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a query does nothing until it is given to a store"]
 #[non_exhaustive]
 pub struct EventQuery {
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// Their order.
+    /// The order of the events.
     pub order: EventOrder,
-    /// Only events behind this index, in the order of the query; `None` for all.
+    /// Only events after this index, in the order of the query; `None` for all.
     pub after: Option<u64>,
-    /// Only events of these kinds; all if it is empty.
+    /// Only events of these kinds; all kinds if empty.
     pub kinds: Vec<StoredEventKind>,
-    /// The most events of a page.
+    /// The maximum number of events on the page.
     pub limit: usize,
 }
 
 impl EventQuery {
-    /// The events of a session, the oldest first.
+    /// Selects all events of a session, oldest first.
     pub fn of(session_id: impl Into<String>) -> Self {
         let order = EventOrder::OldestFirst;
         Self { session_id: session_id.into(), order, after: None, kinds: Vec::new(), limit: DEFAULT_PAGE }
@@ -205,7 +205,7 @@ impl EventQuery {
         page_size(self.limit)
     }
 
-    /// Whether an event is among those that are read. For implementors of stores.
+    /// Returns whether an event matches the query. For implementors of stores.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
         let is_behind = self.after.is_none_or(|after| match self.order {
@@ -217,13 +217,13 @@ impl EventQuery {
 }
 
 setters! { EventQuery:
-    /// The newest events first. A page's `next` then leads to older ones.
+    /// Selects the newest events first. The `next` of a page then leads to older events.
     newest_first() => order = EventOrder::NewestFirst;
-    /// Those behind this index, in the order of the query.
+    /// Selects only events after this index, in the order of the query.
     after(index: u64) => after = Some(index);
-    /// Only those of these kinds.
+    /// Selects only events of these kinds.
     kinds(kinds: impl IntoIterator<Item = StoredEventKind>) => kinds = kinds.into_iter().collect();
-    /// At most so many.
+    /// Sets the maximum number of events on the page.
     limit(limit: usize) => limit = limit;
 }
 
@@ -231,18 +231,18 @@ setters! { EventQuery:
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordPage {
-    /// The sessions.
+    /// The records of the sessions.
     pub records: Vec<SessionRecord>,
-    /// Sessions of the page whose record is damaged. [`get`](super::SessionStore::get) says what is wrong with each;
-    /// they can be deleted.
+    /// The ids of sessions on the page whose records are damaged. [`get`](super::SessionStore::get) returns the error
+    /// for each. They can be deleted.
     pub unreadable: Vec<String>,
-    /// Where the next page begins; `None` behind the last one.
+    /// Where the next page starts; `None` on the last page.
     pub next: Option<Cursor>,
 }
 
 impl RecordPage {
-    /// A page of the found records, which are one more than the page takes if there is a next one. For implementors of
-    /// stores.
+    /// Creates a page of at most `size` records from the found ones. Pass one more record than `size` if there is a
+    /// next page. For implementors of stores.
     #[must_use]
     pub fn of(mut found: Vec<SessionRecord>, size: usize, at: fn(&SessionRecord) -> Timestamp) -> Self {
         let more = found.len() > size;
@@ -257,15 +257,15 @@ impl RecordPage {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EventPage {
-    /// The events.
+    /// The events, in the order of the query.
     pub events: Vec<StoredEvent>,
-    /// Behind which index the next page begins; `None` behind the last one.
+    /// The index after which the next page starts; `None` on the last page.
     pub next: Option<u64>,
 }
 
 impl EventPage {
-    /// A page of the found events, which are one more than the page takes if there is a next one. For implementors of
-    /// stores.
+    /// Creates a page of at most `size` events from the found ones. Pass one more event than `size` if there is a
+    /// next page. For implementors of stores.
     #[must_use]
     pub fn of(mut found: Vec<StoredEvent>, size: usize) -> Self {
         let more = found.len() > size;

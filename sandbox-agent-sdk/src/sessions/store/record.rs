@@ -1,4 +1,4 @@
-//! What is stored of a session.
+//! The stored record of a session.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -9,9 +9,9 @@ use crate::TerminationInfo;
 use crate::session::Timestamp;
 use crate::sessions::status::{ResumeSupport, SessionStatus};
 
-/// What is stored of a session.
+/// The stored record of a session.
 ///
-/// It is created whole ([`SessionStore::create`](super::SessionStore::create)) and changed by patches
+/// [`SessionStore::create`](super::SessionStore::create) stores a complete record. Patches change it later
 /// ([`RecordPatch`](super::RecordPatch)).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -19,96 +19,97 @@ use crate::sessions::status::{ResumeSupport, SessionStatus};
 pub struct SessionRecord {
     /// The session's id. It never changes.
     pub id: String,
-    /// The agent.
+    /// The name of the agent.
     pub agent: String,
-    /// A key of the application by which sessions are listed: a user or a project.
+    /// A key of the application by which sessions can be listed, such as a user or a project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_key: Option<String>,
-    /// The status.
+    /// The status of the session.
     #[serde(deserialize_with = "stored_status")]
     pub status: SessionStatus,
-    /// The fencing token: how often the session was acquired or released.
+    /// The fencing token. It is incremented whenever the session is acquired or released.
     #[serde(default)]
     pub epoch: u64,
-    /// The process that owns the session.
+    /// The name of the process that owns the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Whether the owner has stored everything that the server had when it acquired the session.
+    /// Whether the owner has stored all events that the server had when the owner acquired the session.
     #[serde(default)]
     pub caught_up: bool,
-    /// The server's endpoint that the agent's session is on.
+    /// The server's endpoint of the agent's session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The agent's session. It changes when the agent cannot continue the session.
+    /// The agent's session. It changes if the agent cannot continue the session.
     #[serde(flatten)]
     pub agent_session: Option<AgentSession>,
-    /// Up to where the server's stream is stored for this session.
+    /// The position up to which the server's stream is stored for this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<StreamPosition>,
     /// When the session was created.
     pub created_at: Timestamp,
-    /// When something last happened in it. Storing an event moves it forward.
+    /// When the session was last active. Storing an event updates it.
     #[serde(alias = "lastActive")]
     pub last_active_at: Timestamp,
-    /// The index of the last event; 0 if there is none. Set by the store.
+    /// The index of the last event; 0 if there are no events. Set by the store.
     #[serde(default)]
     pub last_index: u64,
-    /// How often the record was written; 0 before it was. Set by the store.
+    /// How often the record was written; 0 if it was never stored. Set by the store.
     #[serde(default)]
     pub revision: u64,
-    /// What stores do not look into.
+    /// Details that stores save but do not interpret.
     #[serde(flatten)]
     pub details: SessionDetails,
 }
 
-/// An agent's session, to which a stored session is bound.
+/// The agent's session that a stored session is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AgentSession {
-    /// The session's id with the agent.
+    /// The agent's id for the session.
     #[serde(rename = "agentSessionId")]
     pub id: String,
-    /// The run of the server within which the id is valid.
+    /// The incarnation of the server in which the id is valid.
     #[serde(default)]
     pub incarnation: u64,
 }
 
-/// The part of a record that stores do not look into.
+/// The part of a record that stores do not interpret.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct SessionDetails {
-    /// The title.
+    /// The display title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Whether the agent said that it can resume or load sessions.
+    /// Whether the agent advertises that it can resume or load sessions.
     #[serde(alias = "resumable")]
     pub supports_resume: bool,
-    /// The ids that the session had with the agent before, the oldest first.
+    /// The agent's earlier sessions, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_agent_sessions: Vec<AgentSession>,
-    /// What the session was created with. Tool servers are not stored: they may hold secrets.
+    /// The parameters with which the session was created. MCP servers are not stored, because they may contain
+    /// secrets.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub init: Map<String, Value>,
-    /// The session's options, as the agent reported them last.
+    /// The options of the session, as the agent last reported them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_options: Option<Value>,
-    /// The session's modes, as the agent reported them last.
+    /// The modes of the session, as the agent last reported them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Value>,
-    /// The session's models, as the agent reported them last.
+    /// The models of the session, as the agent last reported them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Value>,
-    /// How the agent ended, until the session is restored.
+    /// How the agent ended. Removed when the session is restored.
     #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
     pub termination_info: Option<TerminationInfo>,
-    /// Whether the agent has a new session and gets the history as text with the next prompt (transcript replay).
+    /// Whether the agent has a new session and the next prompt sends the history as text (transcript replay).
     pub replay_pending: bool,
-    /// Whatever the application stores with the session.
+    /// The metadata of the application.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
-/// What a session is resumed from.
+/// The data from which a session can be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -121,7 +122,7 @@ pub struct ResumeData {
 }
 
 impl SessionRecord {
-    /// A record of a session that is created now.
+    /// Creates a record for a new session.
     #[must_use]
     pub fn new(id: impl Into<String>, agent: impl Into<String>, now: Timestamp) -> Self {
         Self {
@@ -143,33 +144,34 @@ impl SessionRecord {
         }
     }
 
-    /// Makes a process the owner of a session that is about to be created. It has caught up: there is nothing before.
+    /// Makes a process the owner of a session that is about to be created. The owner has caught up, because there are
+    /// no earlier events.
     #[must_use]
     pub fn owned_by(mut self, owner: impl Into<String>) -> Self {
         (self.owner, self.epoch, self.caught_up) = (Some(owner.into()), 1, true);
         self
     }
 
-    /// The fence of the record's epoch.
+    /// Returns the fence of the record's current epoch.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence { epoch: self.epoch, created_at: self.created_at }
     }
 
-    /// The id of the session with the agent.
+    /// Returns the agent's id for the session.
     #[must_use]
     pub fn agent_session_id(&self) -> Option<&str> {
         self.agent_session.as_ref().map(|session| session.id.as_str())
     }
 
-    /// What the session can be resumed from; `None` if there is nothing.
+    /// Returns the data from which the session can be resumed; `None` if there is none.
     #[must_use]
     pub fn resume_data(&self) -> Option<ResumeData> {
         let data = ResumeData { agent_session: self.agent_session.clone(), events: self.last_index };
         (data.agent_session.is_some() || data.events > 0).then_some(data)
     }
 
-    /// What is there to resume the session, given whether the agent can.
+    /// Returns which requirements for resuming are met. `by_agent` is whether the agent can resume sessions.
     #[must_use]
     pub fn resume_support(&self, by_agent: bool) -> ResumeSupport {
         ResumeSupport {
@@ -179,8 +181,8 @@ impl SessionRecord {
         }
     }
 
-    /// Ends the ownership, so that later writes of the owner are refused. `scanned_to` is how far the owner had read the
-    /// record's endpoint. For implementors of stores.
+    /// Ends the ownership, so that later writes of the owner are rejected. `scanned_to` is the owner's read position
+    /// on the record's endpoint. For implementors of stores.
     pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
         // What an owner scanned says nothing about a session that it has not caught up with.
         if self.caught_up {
@@ -195,7 +197,8 @@ impl SessionRecord {
         self.revision += 1;
     }
 
-    /// Ends the binding to an agent's session that another stored session has now. For implementors of stores.
+    /// Removes the binding to an agent's session that is now bound to another stored session. For implementors of
+    /// stores.
     pub fn unbind(&mut self) {
         self.bind(None);
         self.revision += 1;
@@ -235,10 +238,10 @@ impl SessionRecord {
         Ok(())
     }
 
-    /// The record of a new session with these events, as it is stored. For implementors of stores.
+    /// Converts the record of a new session with these events to its stored form. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if not every store can hold it, or two events have the same key.
+    /// [`StoreError::Invalid`] if a value is invalid, or two events have the same key.
     pub fn created(mut self, events: &[NewEvent]) -> Result<Self, StoreError> {
         self.check()?;
         let mut keys = std::collections::HashSet::new();

@@ -10,104 +10,107 @@ use super::{
 };
 use crate::session::Timestamp;
 
-/// What a store returns.
+/// The future that methods of a store return.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// Stores sessions and what happened in them.
+/// Stores sessions and their events.
 ///
-/// Several tasks, and with some stores several programs, use one store at the same time. An acknowledged call is stored.
-/// A call that was not acknowledged, or whose future was dropped, is stored or not, but never by half.
+/// Several tasks use a store at the same time, and with some stores several programs. After a call has returned `Ok`,
+/// its data is stored. A call that failed or whose future was dropped is stored completely or not at all.
 ///
-/// See the [module](super) for the concepts. The conformance suite checks an implementation.
+/// See the [module](super) for the concepts. Run the conformance suite to check an implementation.
 pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
-    /// Stores a new session with its history: all of it or nothing. The events get the indexes 1, 2, 3 and so on, and
-    /// none of them is open. Returns the record as it is stored.
+    /// Stores a new session with its history, completely or not at all. The events get the indexes 1, 2, 3 and so on,
+    /// and none of them is open. Returns the stored record.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::Invalid`].
+    /// [`StoreError::Exists`] if the id is already in use, [`StoreError::Invalid`] if a value is invalid.
     fn create(&self, record: SessionRecord, events: Vec<NewEvent>) -> StoreFuture<'_, SessionRecord>;
 
-    /// The record of a session, if there is one of this id.
+    /// Returns the record of a session, or `None` if it does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Unreadable`] if it is damaged.
+    /// [`StoreError::Unreadable`] if the record is damaged.
     fn get<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<SessionRecord>>;
 
     /// Stores events, a patch, the session's position and the owner's `scanned_to` in one transaction.
     ///
-    /// The events get indexes that follow one another. An event whose key is stored is not stored again and keeps its
-    /// index. Events of the kinds `turn_ended` and `request_closed` close what they name.
+    /// The events get consecutive indexes. An event whose key is already stored is not stored again and keeps its
+    /// index. Events of the kinds `turn_ended` and `request_closed` close the turn or request that they name.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], also if the fence is of a deleted session of the same id;
-    /// [`StoreError::OwnershipLost`] if the fence is of another epoch; [`StoreError::NotAllowed`] and
-    /// [`StoreError::Status`] by the session's status; [`StoreError::Invalid`]. Nothing is stored then.
+    /// [`StoreError::NotFound`], also if the fence belongs to a deleted session with the same id.
+    /// [`StoreError::OwnershipLost`] if the fence has another epoch. [`StoreError::NotAllowed`] and
+    /// [`StoreError::Status`] if the session's status does not allow the change. [`StoreError::Invalid`] if a value is
+    /// invalid. After an error nothing is stored.
     fn append(&self, append: Append) -> StoreFuture<'_, Appended>;
 
-    /// Makes a process the owner: increments the epoch, resets `caught_up`, and moves the position to where the owner
-    /// before had scanned the endpoint, if that one had caught up.
+    /// Makes a process the owner. Increments the epoch, resets `caught_up`, and moves the position to the previous
+    /// owner's `scanned_to` if that owner had caught up.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], [`StoreError::OwnershipLost`] if the epoch is not the expected one.
+    /// [`StoreError::NotFound`] if the session does not exist, [`StoreError::OwnershipLost`] if its epoch is not the
+    /// expected one.
     fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired>;
 
-    /// Ends the ownership, and increments the epoch. Returns the record as it is stored.
+    /// Ends the ownership and increments the epoch. Returns the stored record.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], [`StoreError::OwnershipLost`].
+    /// [`StoreError::NotFound`] if the session does not exist, [`StoreError::OwnershipLost`] if the fence is not
+    /// current.
     fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord>;
 
-    /// What a session has open. Empty if there is no such session.
+    /// Returns the open turns and agent requests of a session. Empty if the session does not exist.
     fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents>;
 
-    /// A page of the events of a session. Empty if there is no such session.
+    /// Returns a page of the events of a session. Empty if the session does not exist.
     fn events<'a>(&'a self, query: &'a EventQuery) -> StoreFuture<'a, EventPage>;
 
-    /// A page of records, the newest first; of those created in the same millisecond, the greatest id first.
+    /// Returns a page of records, newest first. Records created in the same millisecond are ordered by descending id.
     ///
     /// # Errors
-    /// [`StoreError::BadCursor`].
+    /// [`StoreError::BadCursor`] if the cursor is invalid.
     fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage>;
 
-    /// How many records match the query, whatever its cursor and its limit.
+    /// Returns the number of records that match the query. Ignores its cursor and limit.
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64>;
 
-    /// A page of records without activity for a while, the longest first.
+    /// Returns a page of records without recent activity, longest inactive first.
     ///
     /// # Errors
-    /// [`StoreError::BadCursor`].
+    /// [`StoreError::BadCursor`] if the cursor is invalid.
     fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage>;
 
-    /// Suspends active sessions in one step, and returns how many. Their last activity becomes this time, unless it is
-    /// later. A damaged record is suspended like any other.
+    /// Suspends active sessions in one step and returns their number. Sets their last activity to `now`, unless it is
+    /// later. Damaged records are suspended too.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if a value is invalid.
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64>;
 
-    /// Deletes a session with its events, and returns whether there was one.
+    /// Deletes a session with its events. Returns whether it existed.
     fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool>;
 
-    /// Deletes a session if nothing was written to it since this record was read, and returns whether it did.
+    /// Deletes a session if it was not written since this record was read. Returns whether it was deleted.
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool>;
 
-    /// The current incarnation of an endpoint: 1 until it is raised.
+    /// Returns the current incarnation of an endpoint. It is 1 until it is raised.
     fn incarnation<'a>(&'a self, endpoint: &'a str) -> StoreFuture<'a, u64>;
 
-    /// Raises the incarnation of an endpoint by one if it is still `from`, and returns the current one.
+    /// Raises the incarnation of an endpoint by one if it is still `from`. Returns the current incarnation.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if a value is invalid.
     fn raise_incarnation<'a>(&'a self, endpoint: &'a str, from: u64) -> StoreFuture<'a, u64>;
 
-    /// How far an owner has scanned an endpoint.
+    /// Returns the read position of an owner on an endpoint.
     fn scanned_to<'a>(&'a self, owner: &'a str, endpoint: &'a str)
     -> StoreFuture<'a, Option<StreamPosition>>;
 
-    /// Stores how far an owner has scanned an endpoint, without an append. It only moves forward.
+    /// Stores the read position of an owner on an endpoint, without an append. It only moves forward.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`].
+    /// [`StoreError::Invalid`] if a value is invalid.
     fn advance(&self, scanned_to: ScannedTo) -> StoreFuture<'_, ()>;
 
     /// Closes the store. Every later call fails with [`StoreError::Closed`].

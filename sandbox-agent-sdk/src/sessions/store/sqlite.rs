@@ -32,14 +32,14 @@ const BEGIN: &str = "BEGIN IMMEDIATE";
 /// A transaction that writes has locked the whole file.
 const FOR_UPDATE: &str = "";
 
-/// A store in one SQLite file, which several tasks and several programs of one machine may use at the same time.
+/// A store in one SQLite file. Several tasks and several programs on one machine can use it at the same time.
 ///
-/// An acknowledged write is in the file: a program that is killed at any time loses nothing of it, nor does, with
-/// the default [`SqliteSync::Full`], a machine that loses power. Appends of many tasks are committed together.
+/// A write that has returned `Ok` is in the file and survives if the program is killed. With the default
+/// [`SqliteSync::Full`] it also survives a power failure. Appends of many tasks are committed together.
 ///
-/// Only the user of this program can read the file and those that SQLite creates beside it: they have mode 0600, and files
-/// with wider permissions lose them when the store is opened ([`SqliteOptions::keep_permissions`]). Missing directories on
-/// the way to the file are created with mode 0700.
+/// Only the user of this program can read the file and the files that SQLite creates beside it. They have mode 0600.
+/// Opening the store reduces wider permissions of existing files, unless [`SqliteOptions::keep_permissions`] is set.
+/// Missing parent directories are created with mode 0700.
 pub struct SqliteStore {
     path: PathBuf,
     /// One connection: SQLite has one writer at a time, and waiting here is fairer than waiting there.
@@ -49,11 +49,11 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the store in this file, which is created if there is none. It needs a Tokio runtime, and works as long as
-    /// that one.
+    /// Opens the store in this file and creates the file if it does not exist. Requires a Tokio runtime; the store
+    /// works only as long as this runtime runs.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] if it cannot be written to, [`StoreError::NewerSchema`] if a newer version of this
+    /// [`StoreError::ReadOnly`] if the file is not writable, [`StoreError::NewerSchema`] if a newer version of this
     /// library wrote it, [`StoreError::Unavailable`] if it cannot be opened.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with(path, SqliteOptions::default()).await
@@ -62,7 +62,7 @@ impl SqliteStore {
     /// Opens the store in this file with these options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
         let (writing, reading) = open::open(&path, &options).await?;
@@ -70,7 +70,7 @@ impl SqliteStore {
         Ok(Self { path, writing, reading, appends })
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

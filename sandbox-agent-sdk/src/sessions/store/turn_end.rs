@@ -1,4 +1,4 @@
-//! How a turn ended, as it is stored.
+//! The stored end of a turn.
 
 use std::error::Error as StdError;
 
@@ -10,35 +10,35 @@ use crate::sessions::status::StatusEvent;
 use crate::thread::{AgentResult, ResultRules, TurnFailure};
 use crate::{Error, StopReason, TerminationInfo, TurnOutcome};
 
-/// How a turn ended: the payload of an event of the kind `turn_ended`.
+/// How a turn ended. This is the payload of an event of the kind `turn_ended`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct TurnEnd {
-    /// Why the agent stopped, if it said so.
+    /// Why the agent stopped, if it reported a reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
     /// The result's subtype: `success`, or the name of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_subtype: Option<String>,
-    /// Whether a failure ended the run, so that someone has to intervene.
+    /// Whether a failure stopped the run, so that a user must intervene.
     pub is_terminal_error: bool,
-    /// How the agent ended, if that ended the turn.
+    /// How the agent ended, if its end ended the turn.
     #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
     pub termination_info: Option<TerminationInfo>,
-    /// Why there is no result.
+    /// The error, if the turn has no result.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stored_error")]
     pub error: Option<StoredError>,
-    /// Whether the agent may have run the prompt.
+    /// Whether the agent may have executed the prompt.
     #[serde(default = "assumed")]
     pub executed: bool,
-    /// The agent's response, as it was received.
+    /// The agent's response, as received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
 }
 
 impl TurnEnd {
-    /// What is stored of the outcome of a turn.
+    /// Creates the stored form of a turn's outcome.
     #[must_use]
     pub fn of(outcome: &Result<TurnOutcome, Error>, rules: &ResultRules) -> Self {
         match outcome {
@@ -71,10 +71,11 @@ impl TurnEnd {
         }
     }
 
-    /// What the end of the turn does to the session's status.
+    /// Returns the status event that the end of the turn causes, if any.
     ///
-    /// A result by which the agent ends the run for good, such as `error_max_turns`, is a fatal error. The end of an agent
-    /// changes nothing, and neither do a recoverable failure and one that is not the agent's, such as a lost connection.
+    /// A result with which the agent ends the run permanently, such as `error_max_turns`, is a fatal error. The end
+    /// of an agent, a recoverable failure, and a failure outside the agent, such as a lost connection, do not change
+    /// the status.
     #[must_use]
     pub fn status_event(&self) -> Option<StatusEvent> {
         match self {
@@ -104,35 +105,35 @@ fn assumed() -> bool {
     true
 }
 
-/// An error as it is stored: its text, its cause and what [`Error`] says about it.
+/// A stored error: its text, its cause and its classification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", default)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct StoredError {
-    /// The error as text.
+    /// The text of the error.
     pub message: String,
-    /// The error's sources as text, the nearest first.
+    /// The texts of the error's sources, nearest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// The structured cause: the data of an error response.
+    /// The structured cause: the data of the agent's error response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Value>,
     /// The agent's error response, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc: Option<RpcError>,
-    /// As [`Error::is_retryable`].
+    /// The value of [`Error::is_retryable`].
     pub is_retryable: bool,
-    /// As [`Error::is_terminal`].
+    /// The value of [`Error::is_terminal`].
     pub is_terminal: bool,
-    /// As [`Error::maybe_executed`].
+    /// The value of [`Error::maybe_executed`].
     pub maybe_executed: bool,
-    /// As [`Error::is_timeout`].
+    /// The value of [`Error::is_timeout`].
     pub is_timeout: bool,
 }
 
 impl StoredError {
-    /// What is stored of an error.
+    /// Creates the stored form of an error.
     #[must_use]
     pub fn of(error: &Error) -> Self {
         let sources = std::iter::successors(error.source(), |source| (*source).source());

@@ -311,7 +311,9 @@ impl Tracker {
         holder: Option<Arc<Holder>>,
     ) {
         let Some(owned) = &mut self.owned else {
-            let unowned = || StoreError::Unavailable(Arc::new(io::Error::other("the session is not owned")));
+            let unowned = || {
+                StoreError::Unavailable(Arc::new(io::Error::other("this process does not own the session")))
+            };
             self.not_stored.get_or_insert_with(unowned);
             return;
         };

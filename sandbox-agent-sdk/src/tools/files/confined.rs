@@ -30,24 +30,24 @@ const AT_ONCE: usize = 16;
 
 /// The files below some directories of this machine.
 ///
-/// The directories are opened once, and every path is resolved beneath them. A path fails with
-/// [`FileError::Outside`] if it leaves them: by `..`, by a link that is absolute or leads outside, or because it
-/// is an absolute path of another directory. This holds even if a directory is replaced by a link at the same
-/// time. Directories, devices and pipes fail with [`FileError::NotAFile`]; opening them never blocks.
+/// The directories are opened once, and every path is resolved beneath them. A path that leaves them fails with
+/// [`FileError::Outside`]: by `..`, by a link that is absolute or leads outside, or as an absolute path of another
+/// directory. This holds even if a directory is replaced by a link at the same time. Directories, devices and pipes
+/// fail with [`FileError::NotAFile`]; opening them never blocks.
 ///
-/// A write is atomic: a new file replaces the old one and gets its permissions and its owner, without the
-/// setuid, setgid and sticky bits. A failed write leaves the old file unchanged and no other file behind. There
-/// is one exception: on systems other than Linux, and on file systems without unnamed files, a program that is
-/// killed during a write leaves a file `.….tmp`. Missing directories are created. A link to a target inside the
-/// directories is followed, and the target is written.
+/// A write is atomic: a new file replaces the old one and gets its permissions and its owner, without the setuid,
+/// setgid and sticky bits. A failed write leaves the old file unchanged and leaves no temporary file, with one
+/// exception: on systems other than Linux, and on file systems without unnamed files, a program that is killed during
+/// a write leaves a file `.….tmp`. Missing directories are created. A link to a target inside the directories is
+/// followed, and the target is written.
 ///
 /// # Protected files
 /// Some files make other programs run code later, without any restriction: git hooks and configuration, `.envrc`,
-/// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below
-/// a directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
+/// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below a
+/// directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
 /// lists the names. A file `HEAD` that makes its directory a git repository is protected too, unless `.git` may be
-/// written. Source files, build scripts and `Makefile`s can be written: do not build code that an agent wrote outside
-/// a sandbox.
+/// written. Source files, build scripts and `Makefile`s can be written. Therefore, build code that an agent wrote
+/// only in a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,
@@ -134,7 +134,7 @@ impl ConfinedFiles {
 
     /// Sets how many files are read or written concurrently. Default 16.
     ///
-    /// Further requests wait. A request whose future was dropped counts until its work is done.
+    /// Further requests wait. A request whose future was dropped counts until its file operation is finished.
     #[must_use]
     pub fn max_at_once(mut self, count: usize) -> Self {
         self.places = Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));

@@ -63,7 +63,7 @@ pub enum FileError {
     /// The name of the file, or of a directory in its path, is protected: it can make other programs run code.
     #[error("{} is protected: it can make other programs run code", shown(.0))]
     Protected(PathBuf),
-    /// The file belongs to another user or group. A new file in its place would not.
+    /// The file belongs to another user or group. Replacing it would change its owner.
     #[error("{} belongs to another user or group", shown(.0))]
     OtherOwner(PathBuf),
     /// The operating system reported an error.

@@ -8,9 +8,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TerminalCommand {
-    /// The program. With [`shell`](super::TerminalOptions::shell) and without arguments, a whole script.
+    /// The program. With [`shell`](super::TerminalOptions::shell) and without arguments, this is a whole script.
     pub command: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
     /// Environment variables to set.
     pub env: Vec<(String, String)>,

@@ -11,7 +11,7 @@ use crate::error::RpcError;
 
 /// The error of creating or using a terminal. The agent receives it as an error response.
 ///
-/// `Display` is safe to print; what the agent sent is in the fields.
+/// `Display` is safe to print. The fields contain the text that the agent sent.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TerminalError {

@@ -10,7 +10,7 @@ use rustix::process::{Signal, WaitIdStatus};
 pub struct TerminalExit {
     /// The exit code.
     pub code: Option<i32>,
-    /// The name of the signal that ended it, such as `SIGKILL`.
+    /// The name of the signal that ended the command, such as `SIGKILL`.
     pub signal: Option<String>,
 }
 

@@ -63,18 +63,18 @@ impl TerminalOptions {
         }
     }
 
-    /// Allows only these programs: names, or absolute paths.
+    /// Allows only these programs, given as names or absolute paths.
     ///
-    /// **This is not a sandbox.** It checks which program starts, not its arguments. A program that runs
-    /// others allows everything: shells, interpreters, `env`, `find`, `make`, `cargo`, but also `git`
-    /// (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that cannot
-    /// run others, and use a [`sandbox`](Self::sandbox) for everything else.
+    /// **This is not a sandbox.** It checks which program starts, not its arguments. A program that can run other
+    /// programs allows everything. This is true for shells, interpreters, `env`, `find`, `make`, `cargo`, but also
+    /// for `git` (`git -c alias.x='!sh' x`), `tar` (`--checkpoint-action`) and editors. Allow only programs that
+    /// cannot run others, and use a [`sandbox`](Self::sandbox) for everything else.
     ///
-    /// It does ensure that the agent cannot substitute the program. A name is looked up in this program's
-    /// `PATH` without its relative entries. A path must refer to one of these programs, by its real file and
-    /// by its name; the program then runs from the location where this program finds it. Relative paths are
-    /// rejected. So are environment variables that are not [allowed](Self::allow_variables), because many
-    /// make programs load code. A [`shell`](Self::shell) is not used.
+    /// The agent cannot substitute another program. A name is looked up in this program's `PATH` without its relative
+    /// entries. A path must refer to one of these programs, by its real file and by its name; the program then runs
+    /// from the location where this program finds it. Relative paths are rejected. Environment variables that are not
+    /// [allowed](Self::allow_variables) are rejected too, because many of them make programs load code. A
+    /// [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
         self

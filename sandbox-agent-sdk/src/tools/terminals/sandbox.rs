@@ -118,7 +118,7 @@ impl Sandbox {
     /// Uses the bubblewrap at this path and tests it. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// Same as [`detect`](Self::detect).
+    /// The errors of [`detect`](Self::detect).
     pub fn with_program(program: impl Into<PathBuf>) -> Result<Self, SandboxError> {
         let program = program.into();
         if !cfg!(target_os = "linux") {

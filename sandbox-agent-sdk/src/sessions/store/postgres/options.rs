@@ -1,4 +1,4 @@
-//! How to connect to a database.
+//! Options of a database connection.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ const LONGEST: u128 = i32::MAX as u128;
 /// | [`VerifyAuthority`](Self::VerifyAuthority) | always | yes | yes |
 /// | [`VerifyFull`](Self::VerifyFull) | always | yes | yes |
 ///
-/// Use [`VerifyFull`](Self::VerifyFull) whenever the database is on another machine: the password and everything that
-/// is stored pass over this connection.
+/// Use [`VerifyFull`](Self::VerifyFull) if the database is on another machine: the password and all stored data pass
+/// over this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostgresTls {
@@ -37,14 +37,14 @@ pub enum PostgresTls {
     Prefer,
     /// Always encrypts; verifies nothing.
     Require,
-    /// Always encrypts, and the certificate must come from a trusted authority. With `sqlx` 0.8 it must also be for this
-    /// server, which is more than the mode asks for ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
+    /// Always encrypts. The certificate must come from a trusted authority. `sqlx` 0.8 also requires that it is for
+    /// this server, which is stricter than this mode ([sqlx#3793](https://github.com/launchbadge/sqlx/issues/3793)).
     VerifyAuthority,
-    /// Always encrypts, and the certificate must come from a trusted authority and be for this server.
+    /// Always encrypts. The certificate must come from a trusted authority and be for this server.
     VerifyFull,
 }
 
-/// How to connect to a database.
+/// Options for connecting to a database.
 #[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
@@ -59,7 +59,7 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The database at this URL, with up to 8 connections.
+    /// Creates options for the database at this URL, with up to 8 connections.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into().into(),
@@ -85,7 +85,7 @@ impl PostgresOptions {
         let mut connect: PgConnectOptions = self.url.expose().parse().map_err(|error| match error {
             // The error may quote the URL, which may hold a password.
             sqlx::Error::Configuration(_) => {
-                StoreError::Invalid("the URL is not one of a database".to_owned())
+                StoreError::Invalid("the URL is not a valid database URL".to_owned())
             }
             error => failure(error),
         })?;
@@ -127,23 +127,22 @@ impl PostgresOptions {
 }
 
 setters! { PostgresOptions:
-    /// Sets whether the connection is encrypted. By default the `sslmode` of the URL decides, and otherwise
-    /// [`PostgresTls::Prefer`].
+    /// Sets whether the connection is encrypted. The default is the `sslmode` of the URL, or [`PostgresTls::Prefer`].
     tls(tls: PostgresTls) => tls = Some(tls);
-    /// Trusts the certificate authority in this file, instead of those of the platform.
+    /// Trusts the certificate authority in this file instead of those of the platform.
     authority(file: impl Into<PathBuf>) => authority = Some(file.into());
-    /// The most connections; at least one. 8 by default.
+    /// Sets the maximum number of connections; at least one. Default 8.
     max_connections(connections: u32) => max_connections = connections.max(1);
-    /// How many idle connections stay open. None by default.
+    /// Sets how many idle connections stay open. Default 0.
     min_connections(connections: u32) => min_connections = connections;
-    /// How long to wait for a connection. 10 s by default.
+    /// Sets how long to wait for a free connection. Default 10 s.
     acquire_timeout(timeout: Duration) => acquire_timeout = timeout;
-    /// When an idle connection is closed; `None` for never. 10 minutes by default.
+    /// Sets after what time an idle connection is closed; `None` for never. Default 10 minutes.
     idle_timeout(timeout: Option<Duration>) => idle_timeout = timeout;
-    /// How long one statement may take, including locks; `None` for no limit. 30 s by default.
+    /// Sets how long one statement may take, including waiting for locks; `None` for no limit. Default 30 s.
     ///
-    /// The database cancels a statement that takes longer, and a transaction of a program that is silent for so long. A
-    /// connection that does not respond for two seconds more is closed. All of these are [`StoreError::Unavailable`].
+    /// The database cancels a statement that takes longer, and a transaction that is idle for that long. A connection
+    /// that does not respond within two more seconds is closed. All of these cause [`StoreError::Unavailable`].
     /// Migrations have no limit.
     statement_timeout(timeout: Option<Duration>) => statement_timeout = timeout;
 }

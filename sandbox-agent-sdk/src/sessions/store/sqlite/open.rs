@@ -1,4 +1,4 @@
-//! Opening a file, and what its failures mean.
+//! Opens a file and classifies failures.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,43 +14,42 @@ use super::super::StoreError;
 use super::super::rows::{self, Failure, sqlite_code};
 use super::schema::migrate;
 
-/// What a write waits for before it is acknowledged.
+/// What a write waits for before it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SqliteSync {
-    /// For the disk: nothing acknowledged is lost even if the machine loses power.
+    /// Waits for the disk. Completed writes survive a power failure.
     #[default]
     Full,
-    /// For the operating system: nothing acknowledged is lost unless the machine loses power.
+    /// Waits for the operating system. Completed writes survive unless the machine loses power.
     Normal,
 }
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "options do nothing until a store is opened with them"]
 #[non_exhaustive]
 pub struct SqliteOptions {
-    /// What a write waits for. For the disk by default.
+    /// What a write waits for. Default [`SqliteSync::Full`].
     pub sync: SqliteSync,
-    /// How many reads run at the same time. 4 by default.
+    /// How many reads run at the same time. Default 4.
     pub readers: u32,
-    /// How long to wait for other programs that write. 30 s by default.
+    /// How long to wait for other programs that are writing. Default 30 s.
     pub busy_timeout: Duration,
-    /// Whether files that exist keep the permissions of other users. They do not by default.
+    /// Whether existing files keep their permissions for other users. Default false.
     pub keep_permissions: bool,
 }
 
 impl SqliteOptions {}
 
 setters! { SqliteOptions:
-    /// Leaves the permissions of files that exist as they are, for a store that several users share. New files are
-    /// private in any case.
+    /// Keeps the permissions of existing files, for a store that several users share. New files are always private.
     keep_permissions() => keep_permissions = true;
     /// Sets what a write waits for.
     sync(sync: SqliteSync) => sync = sync;
     /// Sets how many reads run at the same time; at least one.
     readers(readers: u32) => readers = readers.max(1);
-    /// Sets how long to wait for other programs that write.
+    /// Sets how long to wait for other programs that are writing.
     busy_timeout(timeout: Duration) => busy_timeout = timeout;
 }
 
