@@ -233,15 +233,20 @@ impl Connection {
 
     /// Waits until everything that has arrived was published.
     pub(crate) async fn barrier(&self) {
-        self.command(Command::Barrier).await;
+        self.in_order(|| ()).await;
     }
 
-    async fn command(&self, command: fn(oneshot::Sender<()>) -> Command) {
+    /// Runs `run` between two events: what has arrived before was published and routed, and nothing that follows was.
+    /// Returns `None` if the connection has ended.
+    pub(crate) async fn in_order<T: Send + 'static>(
+        &self,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let (sender, done) = oneshot::channel();
-        if self.commands.send(command(sender)).await.is_ok() {
-            // An event loop that has ended has nothing to publish.
-            let _ = done.await;
-        }
+        // The caller may be gone.
+        let run = Box::new(move || drop(sender.send(run())));
+        self.commands.send(Command::InOrder(run)).await.ok()?;
+        done.await.ok()
     }
 
     /// Reports a sign that the agent has ended, and returns how it ended.
@@ -259,7 +264,11 @@ impl Connection {
     /// Open agent requests are answered as cancelled before, because an agent that continues would wait forever.
     pub(super) async fn close(&self) {
         // An end of the agent before this one is published as what it is.
-        self.command(Command::Settle).await;
+        let (sender, done) = oneshot::channel();
+        if self.commands.send(Command::Settle(sender)).await.is_ok() {
+            // An event loop that has ended has nothing to publish.
+            let _ = done.await;
+        }
         let lost = match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => lost_reason(&reason).is_some(),
             _ => false,

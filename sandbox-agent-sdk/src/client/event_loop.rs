@@ -38,8 +38,8 @@ const MALFORMED_CHARS: usize = 256;
 
 /// A command to the event loop.
 pub(super) enum Command {
-    /// Responds when everything that has arrived was published.
-    Barrier(oneshot::Sender<()>),
+    /// Runs when everything that has arrived was published and routed, and before anything else is.
+    InOrder(Box<dyn FnOnce() + Send>),
     /// Completes the report of an agent's end now, if there is one.
     Settle(oneshot::Sender<()>),
     /// Routes an agent request that another reader of the stream received.
@@ -107,7 +107,7 @@ impl EventLoop {
                     None => routing = false,
                 },
                 command = self.commands.recv() => match command {
-                    Some(Command::Barrier(reached)) => drop(reached.send(())),
+                    Some(Command::InOrder(run)) => run(),
                     Some(Command::Settle(done)) => {
                         self.finish_exit();
                         // The caller may be gone.

@@ -45,8 +45,8 @@ pub(super) struct Scan {
     pub(super) has_gaps: bool,
     /// The last message.
     pub(super) end: Option<Position>,
-    /// The ids of agent requests of the session. They are answered or offered through the reader.
-    pub(super) requests: Vec<String>,
+    /// The ids and offsets of agent requests of the session. They are answered or offered through the reader.
+    pub(super) requests: Vec<(String, Option<u64>)>,
     pub(super) reader: StreamReader,
 }
 
@@ -125,7 +125,7 @@ impl Scan {
             return;
         }
         if let LogRecord::AgentRequest { request_id, .. } = &entry.record {
-            self.requests.push(request_id.clone());
+            self.requests.push((request_id.clone(), entry.position.map(|position| position.offset)));
         }
         let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
         let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };

@@ -8,8 +8,9 @@ use sandbox_agent_sdk::requests::ClaimedRequest;
 use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, SandboxAgentClient, ServerKind};
 
+use crate::gated::Gated;
 use crate::support::{event, timeouts, within};
-use crate::world::{Ability, World, counting, said, stored};
+use crate::world::{Ability, World, counting, options, said, stored};
 
 const URL: &str = "KILLED_TEST_SERVER_URL";
 const FILE: &str = "KILLED_TEST_STORE_FILE";
@@ -161,6 +162,47 @@ async fn a_permission_that_is_read_with_the_end_of_its_turn_is_closed() {
     assert!(kept.iter().any(|event| event.kind == StoredEventKind::Permission));
     let open = sessions.store().open("mine").await.unwrap();
     assert!(open.is_empty(), "{open:?}");
+}
+
+#[tokio::test]
+async fn a_permission_that_arrives_between_the_scan_and_the_claim_is_offered_once() {
+    let script = Script::new(|_| {
+        let call = ToolCall::new("call-1", "Remove everything");
+        let wait = Step::Wait(Duration::from_millis(600));
+        vec![Step::Say("first".to_owned()), wait, Step::AskPermission(Permission::new(call))]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let store = Gated::new(world.store().await);
+    let sessions = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let mut events = sessions.client().events().deciding();
+    let session = sessions.session("mine");
+    // What was read cannot be stored before the agent has asked.
+    let gate = store.appending.lock().await;
+    let resuming = tokio::spawn({
+        let session = session.clone();
+        async move { session.resume().await }
+    });
+    let (mut requests, mut gate) = (Vec::new(), Some(gate));
+    while requests.is_empty() {
+        match within(events.next()).await.unwrap() {
+            Event::Permission(request) => requests.push(request),
+            Event::UnclaimedRequest(_) => {}
+            _ => continue,
+        }
+        gate = None;
+    }
+    drop(gate);
+    within(resuming).await.unwrap().unwrap();
+    requests.remove(0).allow_once().unwrap();
+    within(session.open_turn_ended()).await;
+    has_stored(&sessions, "mine", StoredEventKind::TurnEnded).await;
+    let kept = stored(&*store, "mine").await;
+    let count = |kind| kept.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(StoredEventKind::Permission), count(StoredEventKind::Answered)), (1, 1));
+    assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
+    let again = std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Permission(_)));
+    assert!(again.is_none(), "{again:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Catching up with what the server's stream has behind a session's position.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::json;
@@ -7,6 +8,7 @@ use tokio::time::Instant;
 
 use super::writing::FIRST_WAIT;
 use super::{OpenTurn, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry};
+use crate::client::SessionClaim;
 use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
@@ -32,8 +34,12 @@ pub(super) struct CaughtUp {
     pub(super) restarted: Option<Moment>,
     /// The turn that is still running, and whether the agent has reported anything of it.
     pub(super) running: Option<(OpenTurn, bool)>,
-    /// The ids of agent requests that are offered again.
+    /// The ids of agent requests that the agent waits for and that are not answered.
     pub(super) requests: Vec<String>,
+    /// Those of them that are offered again: this connection did not receive them, or received them before the claim.
+    pub(super) offers: Vec<String>,
+    /// The agent requests that this connection receives are addressed to this client since then.
+    pub(super) claim: Option<SessionClaim>,
     pub(super) reader: Option<StreamReader>,
     /// The ids of the prompt of the turn that is still running.
     pub(super) prompts: Vec<String>,
@@ -94,11 +100,13 @@ impl Tracker {
             let gap = is_gap.then(|| Entry::gap(record.position.map(|position| position.offset + 1), None));
             return Ok(self.unread(&open, gap, incarnation));
         };
-        if source == Source::Present {
+        let mut claimed = None;
+        if source == Source::Present && !open.turns.is_empty() {
             // The end of a turn that is running arrives here, unless the scan finds it.
             for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
                 shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
             }
+            claimed = self.claim(client, &agent_session.id).await?;
         }
         let mut scan = match self.scan(client, &source, &agent_session.id, position, &open).await {
             Ok(scan) => scan,
@@ -127,20 +135,35 @@ impl Tracker {
         let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
         let has_ended = before.details.termination_info.is_some() && is_present;
+        let (claim, claimed_at) = claimed.unzip();
+        let claimed_at = claimed_at.flatten().map_or(u64::MAX, |position| position.offset);
         let mut caught_up = sort(
             scan,
-            &open,
+            (&open, claimed_at),
             position,
             (incarnation, own_turn.as_deref()),
             (is_ambiguous, was_seen, has_ended),
         );
-        caught_up.restarted = restarted;
+        (caught_up.restarted, caught_up.claim) = (restarted, claim);
         self.settle_requests(&open, &mut caught_up, incarnation);
         if let (Some(owned), Some(end), true) = (&mut self.owned, caught_up.end, is_present) {
             owned.scanned = Some((moment, end.offset));
         }
         caught_up.is_remote = !is_present;
         Ok(caught_up)
+    }
+
+    /// Addresses the agent requests of the session that this connection receives from now on to this client. Returns the
+    /// position of its stream at that moment.
+    async fn claim(
+        &self,
+        client: &SandboxAgentClient,
+        agent_session: &str,
+    ) -> Result<Option<(SessionClaim, Option<Position>)>, Error> {
+        let connection = client.inner().connection().await?;
+        let (client, session) = (client.clone(), agent_session.to_owned());
+        let feed = Arc::clone(&self.shared.feed);
+        Ok(connection.in_order(move || (client.claim_requests(&session), feed.position())).await)
     }
 
     /// Nothing was read: what is open ends, behind a gap if there is one.
@@ -256,6 +279,7 @@ impl Tracker {
             };
             close(rpc_id, stored.request.turn_id.as_deref(), reason);
         }
+        caught_up.offers.retain(|offered| is_running && caught_up.requests.contains(offered));
         if !is_running {
             caught_up.requests.clear();
             for event in caught_up.events.iter().filter(|event| opens_request(&event.kind)) {
@@ -290,7 +314,7 @@ impl Tracker {
 /// Sorts what was read: what is stored, which turns ended and which one runs.
 fn sort(
     scan: Scan,
-    open: &OpenEvents,
+    (open, claimed_at): (&OpenEvents, u64),
     position: StreamPosition,
     (incarnation, own_turn): (u64, Option<&str>),
     (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
@@ -357,7 +381,10 @@ fn sort(
     }
     let is_there = is_same && is_proven && !has_ended;
     let (reader, prompts) = (Some(reader), ids);
-    CaughtUp { events, end, is_there, running, requests, reader, prompts, ..CaughtUp::default() }
+    let is_early = |at: &Option<u64>| at.is_none_or(|at| at <= claimed_at);
+    let offers = requests.iter().filter(|(_, at)| is_early(at)).map(|(id, _)| id.clone()).collect();
+    let requests = requests.into_iter().map(|(id, _)| id).collect();
+    CaughtUp { events, end, is_there, running, requests, offers, reader, prompts, ..CaughtUp::default() }
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {

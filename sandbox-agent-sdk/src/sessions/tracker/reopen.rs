@@ -189,7 +189,7 @@ impl Tracker {
         }
         let agent_session = reopened.session.id().to_owned();
         if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
-            let claim = client.claim_requests(&agent_session);
+            let claim = caught_up.claim.take().unwrap_or_else(|| client.claim_requests(&agent_session));
             let link = ForeignLink::Here { _claim: claim, _reader: None };
             owned.foreign = Some(ForeignTurn { turn, is_heard, link });
         }
@@ -256,7 +256,7 @@ impl Tracker {
         self.is_active_now();
         self.show();
         if let Some(mut reader) = caught_up.reader {
-            for request in &caught_up.requests {
+            for request in &caught_up.offers {
                 reader.offer(request).await;
             }
             let owned = self.owned.as_mut();
