@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mock_server::{Permission, Script, Step, ToolCall};
+use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::ClaimedRequest;
-use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoredClient, StoredEventKind};
-use sandbox_agent_sdk::{DropPolicy, Event, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoreOptions, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
 use crate::support::{event, timeouts, within};
@@ -203,6 +203,23 @@ async fn a_permission_that_arrives_between_the_scan_and_the_claim_is_offered_onc
     assert!(sessions.store().open("mine").await.unwrap().is_empty(), "nothing is open any more");
     let again = std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Permission(_)));
     assert!(again.is_none(), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_turn_that_was_heard_of_is_not_given_up_because_it_is_silent_now() {
+    let world = World::new(
+        ServerKind::Shared,
+        Script::steps(vec![Step::Say("first".to_owned()), Step::WaitForCancel]),
+    )
+    .await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    world.server.inject(Fault::post_status(503).on_method("session/cancel"));
+    let limits = |options: StoreOptions| options.open_turn_timeout(Duration::from_millis(50));
+    let sessions = world.options().await.stored(limits).build().unwrap();
+    let session = sessions.session("mine");
+    let error = within(session.prompt("again")).await.unwrap_err();
+    assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
+    assert!(session.open_turn().is_some(), "it is running");
 }
 
 #[tokio::test]

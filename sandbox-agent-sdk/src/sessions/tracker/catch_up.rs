@@ -145,6 +145,11 @@ impl Tracker {
             (is_ambiguous, was_seen, has_ended),
         );
         (caught_up.restarted, caught_up.claim) = (restarted, claim);
+        if let Some((turn, is_heard)) = &mut caught_up.running
+            && !*is_heard
+        {
+            *is_heard = self.has_stored_updates(&turn.turn_id).await?;
+        }
         self.settle_requests(&open, &mut caught_up, incarnation);
         if let (Some(owned), Some(end), true) = (&mut self.owned, caught_up.end, is_present) {
             owned.scanned = Some((moment, end.offset));
@@ -210,6 +215,14 @@ impl Tracker {
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
         let page = self.shared.events(&query).await?;
         Ok(page.events.first().is_some_and(|event| event.kind.as_str() == RESTORING))
+    }
+
+    /// Whether the agent has reported anything of its last turn, as far as is stored.
+    async fn has_stored_updates(&self, turn_id: &str) -> Result<bool, Error> {
+        let kinds = [StoredEventKind::Update, StoredEventKind::Permission, StoredEventKind::Question];
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
+        let page = self.shared.events(&query).await?;
+        Ok(page.events.first().is_some_and(|event| event.turn_id.as_deref() == Some(turn_id)))
     }
 
     async fn scan(
