@@ -55,6 +55,9 @@ pub(super) struct Feed {
 struct State {
     /// By the id of the agent's session.
     routes: HashMap<String, Route>,
+    /// Trackers that read the stream to find out whether the agent's session is still theirs, by its id. Each gets its
+    /// events, whoever else does.
+    candidates: HashMap<String, Vec<Mailbox>>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
     /// The turns of this process with their ids, by the id of the agent's session: their end is delivered even after the route is gone.
@@ -186,6 +189,37 @@ impl Feed {
         self.lock().unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
     }
 
+    /// Gives events of an agent's session to a tracker, and to those that have them, until it is known whether the
+    /// session is that of the tracker.
+    pub(super) fn propose(&self, agent_session: &str, inbox: &Mailbox) {
+        let mut state = self.lock();
+        let candidates = state.candidates.entry(agent_session.to_owned()).or_default();
+        candidates.push(Arc::clone(inbox));
+    }
+
+    /// The agent's session is that of the tracker, unless another one has it by now, or it is not. Then what the tracker
+    /// got of it is discarded.
+    pub(super) fn decide(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Option<Moment>) {
+        if let Some(since) = since.filter(|_| !self.is_of_another(agent_session, inbox)) {
+            // Before the proposal ends, so that nothing is missed in between. What comes twice is stored once.
+            self.route(agent_session, session, inbox, since);
+            self.lock().withdraw(inbox);
+            return;
+        }
+        let mut state = self.lock();
+        state.withdraw(inbox);
+        state.routes.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
+        for item in inbox.take_events() {
+            let (entry, held) = match &item {
+                Item::Event(entry) => (Some(entry), entry.held_at()),
+                Item::Lost(first, _) => (None, first.held_at()),
+                Item::Command(_) => (None, None),
+            };
+            entry.into_iter().for_each(Entry::release);
+            held.into_iter().for_each(|at| state.settle(at));
+        }
+    }
+
     /// Like [`route`](Self::route), unless the agent has given the id to another session.
     pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
         if !self.is_of_another(agent_session, inbox) {
@@ -205,6 +239,7 @@ impl Feed {
         state.routes.retain(|id, route| !Arc::ptr_eq(&route.inbox, inbox) || Some(id.as_str()) == but);
         state.gone.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
         if but.is_none() {
+            state.withdraw(inbox);
             state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
             state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
             state.offered.retain(|_, offered| !Arc::ptr_eq(offered, inbox));
@@ -308,6 +343,20 @@ impl Feed {
         entry.is_held = entry.position.is_some();
         let mut at = entry.held_at();
         let mut hold = None;
+        for candidate in state.candidates.get(session).into_iter().flatten() {
+            let has_route =
+                state.routes.get(session).is_some_and(|route| Arc::ptr_eq(&route.inbox, candidate));
+            let mut copy = entry.clone();
+            if hold.is_none() && self.holds && !state.routes.contains_key(session) {
+                hold = Some(copy.hold_back());
+            }
+            if !has_route
+                && candidate.push(copy).is_held()
+                && let Some((_, offset)) = at
+            {
+                state.progress.hold(offset);
+            }
+        }
         let is_held = if let Some(route) = state.routes.get_mut(session) {
             hold = self.holds.then(|| entry.hold_back());
             route.latest.clone_from(&hold);
@@ -330,6 +379,8 @@ impl Feed {
                 state.gone.remove(session);
             }
             false
+        } else if state.candidates.contains_key(session) {
+            return hold;
         } else if self.holds && state.turns.contains_key(session) {
             // This process does not own the session of its turn any more, and does not store what happens in it.
             return Some(entry.hold_back());
@@ -351,6 +402,13 @@ impl Feed {
 }
 
 impl State {
+    fn withdraw(&mut self, inbox: &Mailbox) {
+        self.candidates.retain(|_, candidates| {
+            candidates.retain(|candidate| !Arc::ptr_eq(candidate, inbox));
+            !candidates.is_empty()
+        });
+    }
+
     fn settle(&mut self, (stream, offset): (u64, u64)) {
         if stream == self.stream {
             self.progress.settle(offset);

@@ -195,6 +195,11 @@ impl<C> Inbox<C> {
         taken.into()
     }
 
+    /// Takes the events, and leaves the commands.
+    pub(super) fn take_events(&self) -> Vec<Item<C>> {
+        self.take_all_but(|_| true)
+    }
+
     /// Ends the mailbox if nothing is in it, and returns whether it did.
     pub(super) fn close_if_empty(&self) -> bool {
         let mut state = self.lock();

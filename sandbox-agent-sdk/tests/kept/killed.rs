@@ -3,9 +3,11 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mock_server::{Fault, Permission, Script, Step, ToolCall};
+use mock_server::{Fault, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::requests::ClaimedRequest;
-use sandbox_agent_sdk::sessions::{RestoredBy, SqliteStore, StoreOptions, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::sessions::{
+    RestoredBy, SessionStore as _, SqliteStore, StoreOptions, StoredClient, StoredEventKind,
+};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
@@ -220,6 +222,74 @@ async fn a_turn_that_was_heard_of_is_not_given_up_because_it_is_silent_now() {
     let error = within(session.prompt("again")).await.unwrap_err();
     assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
     assert!(session.open_turn().is_some(), "it is running");
+}
+
+#[tokio::test]
+async fn text_under_an_id_that_is_used_again_is_stored_in_the_session_that_has_the_id_now() {
+    const COUNT: usize = 150;
+    // The agent gives out the id of its first session again after it was restarted.
+    let script = Script::new(|turn| {
+        let prompt = turn.params["prompt"].as_array().unwrap().last().unwrap()["text"].as_str().unwrap();
+        let count = |n| [Step::Say(format!("{prompt} {n}")), Step::Wait(Duration::from_millis(3))];
+        (1..=COUNT).flat_map(count).collect()
+    });
+    let script = script.initialize(Ability::Neither.initialize()).session_ids(|number| match number {
+        1 | 4 => "same".to_owned(),
+        _ => format!("other-{number}"),
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let program = || async { world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap() };
+    let first = program().await;
+    let old = within(first.new_session_as("old", NewSession::in_dir("/"))).await.unwrap();
+    let witness = within(first.new_session_as("witness", NewSession::in_dir("/"))).await.unwrap();
+    for (session, name) in [(&old, "old"), (&witness, "witness")] {
+        within(within(session.prompt(name)).await.unwrap().outcome()).await.unwrap();
+    }
+    first.flush().await.unwrap();
+    world.server.restart(State::Lost).await;
+    // This program stores that the server has restarted.
+    within(within(witness.prompt("witness")).await.unwrap().outcome()).await.unwrap();
+    drop((old, witness, first));
+    let second = program().await;
+    let new = within(second.new_session_as("new", NewSession::in_dir("/"))).await.unwrap();
+    let turn = within(new.prompt("new")).await.unwrap();
+    has_stored(&second, "new", StoredEventKind::Update).await;
+    // It ends without releasing anything.
+    drop((turn, new, second));
+
+    let store = Gated::new(world.store().await);
+    let third = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    // Both acquire their sessions, and cannot store what they read while the agent reports more.
+    let gate = store.appending.lock().await;
+    let mut resuming = Vec::new();
+    for name in ["old", "new"] {
+        let session = third.session(name);
+        resuming.push(tokio::spawn(async move { session.resume().await }));
+        within(async {
+            while store.get(name).await.unwrap().unwrap().epoch < 2 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+    }
+    let reported = world.server.last_event_id();
+    within(async {
+        while world.server.last_event_id() < reported + 10 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    drop(gate);
+    let mut by = Vec::new();
+    for resumed in resuming {
+        by.push(within(resumed).await.unwrap().unwrap().unwrap().by);
+    }
+    assert_eq!(by, [RestoredBy::Replay, RestoredBy::Attach]);
+    has_stored(&third, "new", StoredEventKind::TurnEnded).await;
+    for name in ["old", "new"] {
+        let numbered: Vec<_> = (1..=COUNT).map(|n| format!("{name} {n}")).collect();
+        assert_eq!(said(&stored(&**third.store(), name).await), numbered, "{name}");
+    }
 }
 
 #[tokio::test]

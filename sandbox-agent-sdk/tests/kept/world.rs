@@ -31,7 +31,7 @@ impl Ability {
     /// The ways there are. What can do both does the first.
     pub(crate) const ALL: [Self; 3] = [Self::Resume, Self::Load, Self::Neither];
 
-    fn initialize(self) -> Value {
+    pub(crate) fn initialize(self) -> Value {
         let (resumes, loads) =
             (matches!(self, Self::Resume | Self::Both), matches!(self, Self::Load | Self::Both));
         let sessions = if resumes { json!({"resume": {}}) } else { json!({}) };

@@ -80,6 +80,7 @@ checks! {
         gives_a_session_to_one_of_many_that_expect_an_epoch,
         continues_where_the_previous_owner_had_scanned_to,
         ignores_what_an_owner_scanned_that_had_not_caught_up,
+        ignores_what_an_owner_scanned_while_a_turn_is_open,
         advances_scanned_to_in_the_transaction_of_the_append,
         raises_an_incarnation_once,
         binds_an_agent_session_to_one_session_within_an_incarnation,

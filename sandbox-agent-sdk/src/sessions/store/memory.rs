@@ -9,7 +9,7 @@ use super::limits::check_key;
 use super::{
     Acquire, Acquired, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence,
     InactiveQuery, NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore,
-    StoreError, StoreFuture, StoredEvent, StreamPosition, Suspend,
+    StoreError, StoreFuture, StoredEvent, StoredEventKind, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 use crate::sessions::status::SessionStatus;
@@ -101,6 +101,13 @@ impl Stored {
     }
 }
 
+impl Stored {
+    fn has_open_turn(&self) -> bool {
+        let is_open = |event: &StoredEvent| self.open.contains(&event.index);
+        self.events.iter().any(|event| event.kind == StoredEventKind::Prompt && is_open(event))
+    }
+}
+
 impl State {
     fn session(&mut self, id: &str) -> Result<&mut Stored, StoreError> {
         self.sessions.get_mut(id).ok_or_else(|| StoreError::not_found(id))
@@ -122,9 +129,11 @@ impl State {
         id: &str,
         end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
     ) -> Result<(SessionRecord, T), StoreError> {
-        let record = &self.session(id)?.record;
-        let (owner, endpoint) = (record.owner.clone(), record.endpoint.clone());
-        let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref());
+        let stored = self.session(id)?;
+        let (owner, endpoint) = (stored.record.owner.clone(), stored.record.endpoint.clone());
+        // The end of an open turn may be among what was scanned, and is not stored.
+        let has_open_turn = stored.has_open_turn();
+        let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref()).filter(|_| !has_open_turn);
         let record = &mut self.session(id)?.record;
         let ended = end(record, scanned_to)?;
         let record = record.clone();

@@ -182,7 +182,8 @@ impl SessionRecord {
     }
 
     /// Ends the ownership, so that later writes of the owner are rejected. `scanned_to` is the owner's read position
-    /// on the record's endpoint. For implementors of stores.
+    /// on the record's endpoint; it must be `None` if a turn of the session is open, because the end of the turn may be
+    /// among what the owner read and did not store. For implementors of stores.
     pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
         // What an owner scanned says nothing about a session that it has not caught up with.
         if self.caught_up {

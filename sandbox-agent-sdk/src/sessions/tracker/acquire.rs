@@ -108,9 +108,14 @@ impl Tracker {
         self.owned = Some(owned);
         self.shared.feed.unroute(&self.inbox, agent_session.as_deref());
         if let Some(agent_session) = &agent_session {
-            self.shared.feed.route_if_free(agent_session, &self.id, &self.inbox, moment);
+            self.shared.feed.propose(agent_session, &self.inbox);
         }
         let mut caught_up = self.read_stream(&client, (&before, &record), moment, &endpoint).await?;
+        if let Some(agent_session) = &agent_session {
+            // After a restart the agent may have given the id to another session.
+            let since = (!caught_up.is_other).then_some(moment);
+            self.shared.feed.decide(agent_session, &self.id, &self.inbox, since);
+        }
         // An owner that released the session left it with its agent.
         caught_up.is_there &= is_here && before.owner.is_none() && before.details.termination_info.is_none();
         let (moment, was_remote) = (caught_up.restarted.unwrap_or(moment), caught_up.is_remote);

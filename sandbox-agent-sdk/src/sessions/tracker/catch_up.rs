@@ -30,6 +30,8 @@ pub(super) struct CaughtUp {
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     pub(super) is_there: bool,
+    /// Whether the server is another one than that of the session's position.
+    pub(super) is_other: bool,
     /// When it was found that the server has restarted, if it has.
     pub(super) restarted: Option<Moment>,
     /// The turn that is still running, and whether the agent has reported anything of it.
@@ -397,7 +399,18 @@ fn sort(
     let is_early = |at: &Option<u64>| at.is_none_or(|at| at <= claimed_at);
     let offers = requests.iter().filter(|(_, at)| is_early(at)).map(|(id, _)| id.clone()).collect();
     let requests = requests.into_iter().map(|(id, _)| id).collect();
-    CaughtUp { events, end, is_there, running, requests, offers, reader, prompts, ..CaughtUp::default() }
+    CaughtUp {
+        events,
+        end,
+        is_there,
+        is_other,
+        running,
+        requests,
+        offers,
+        reader,
+        prompts,
+        ..CaughtUp::default()
+    }
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {

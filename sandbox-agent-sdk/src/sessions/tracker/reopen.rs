@@ -16,7 +16,7 @@ use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, RecordPatch, RecordQuery, SessionRecord, StoreError,
-    StoredEventKind,
+    StoredEvent, StoredEventKind,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
@@ -68,38 +68,40 @@ impl Tracker {
         if caught_up.is_remote && attaches {
             return self.follow_remote(client, record, caught_up).await;
         }
-        let mut is_ambiguous = false;
+        let mut unended = None;
         let reopened = match (&record.agent_session, attaches) {
             (Some(session), true) => {
                 Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
             }
             _ => {
                 // A server that restarted, another agent process, and an agent that ended, have no turn.
-                let may_run = caught_up.restarted.is_none()
+                let is_same_process = caught_up.restarted.is_none()
                     && !restoring.is_moved()
-                    && record.details.termination_info.is_none()
-                    && self.may_have_a_turn().await?;
-                let reopened = self.reopen(client, restoring, may_run).await?;
-                is_ambiguous = may_run && reopened.by == RestoredBy::Load;
-                reopened
+                    && record.details.termination_info.is_none();
+                if is_same_process {
+                    unended = self.unended_turn().await?;
+                }
+                self.reopen(client, restoring, unended.is_some()).await?
             }
         };
         client.inner().connection().await?.barrier().await;
         let restored = self.compare(&reopened).await?;
-        self.bind(client, restoring, (&reopened, &restored), is_ambiguous, caught_up).await?;
+        self.bind(client, restoring, (&reopened, &restored), unended.as_deref(), caught_up).await?;
         Ok(restored)
     }
 
-    /// Whether the last turn may still run: it has no end, or ended for its program before the agent responded.
-    async fn may_have_a_turn(&self) -> Result<bool, Error> {
+    /// The id of the last turn if it may still run: it has no end, or ended for its program before the agent responded.
+    async fn unended_turn(&self) -> Result<Option<String>, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let page = self.shared.events(&query).await?;
-        let Some(last) = page.events.first() else { return Ok(false) };
-        Ok(last.turn_end().is_none_or(|end| {
-            let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
-            !is_answered && end.error.is_some_and(|error| error.maybe_executed && error.rpc.is_none())
-        }))
+        let last = self.shared.events(&query).await?.events.into_iter().next();
+        let may_run = |last: &StoredEvent| {
+            last.turn_end().is_none_or(|end| {
+                let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
+                !is_answered && end.error.is_some_and(|error| error.maybe_executed && error.rpc.is_none())
+            })
+        };
+        Ok(last.filter(may_run).map(|last| last.turn_id.unwrap_or_default()))
     }
 
     /// Has the agent resume or load its session, or create another one.
@@ -180,7 +182,7 @@ impl Tracker {
         client: &SandboxAgentClient,
         restoring: &Restoring<'_>,
         (reopened, restored): (&Reopened, &Restored),
-        is_ambiguous: bool,
+        unended: Option<&str>,
         mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
         let Restoring { record, support, ways, moment, endpoint, .. } = *restoring;
@@ -220,12 +222,17 @@ impl Tracker {
         let event = Entry::own(StoredEventKind::Restored, payload);
         let (is_numbered, incarnation) = (owned.is_numbered, owned.incarnation);
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
-        if let (Some(end), Some(reached), true) = (caught_up.end, reached, is_ambiguous)
-            && reached.offset > end.offset
-        {
+        let gap = match (reopened.by, caught_up.end, reached) {
             // Nothing tells what a running turn reported meanwhile from what the agent replayed.
-            let gap = Entry::gap(Some(end.offset + 1), Some(reached.offset));
-            append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), None));
+            (RestoredBy::Load, Some(end), Some(reached)) if reached.offset > end.offset => {
+                Some(Entry::gap(Some(end.offset + 1), Some(reached.offset)))
+            }
+            // What the running turn reports in the session that is replaced is not seen any more.
+            (RestoredBy::Replay, Some(end), _) => Some(Entry::gap(Some(end.offset + 1), None)),
+            _ => None,
+        };
+        if let (Some(gap), Some(_)) = (gap, unended) {
+            append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), unended));
         }
         append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
         let reached = reached.filter(|_| is_numbered);

@@ -361,8 +361,10 @@ impl Tracker {
         let Some(owned) = &self.owned else { return self.shared.record(&self.id).await };
         let fence = owned.fence;
         let mut append = Append::to(&self.id).fence(fence);
-        // A turn on the endpoint of another process has its own position there.
-        let position = position.filter(|_| owned.is_numbered && !owned.is_remote());
+        // The end of a turn that is running may have been received. One on the endpoint of another process has its own
+        // position there.
+        let is_idle = owned.turn.is_none() && owned.foreign.is_none();
+        let position = position.filter(|_| owned.is_numbered && is_idle);
         append.position = position.map(|position| self.shared.position(owned.incarnation, position));
         append.events.extend(self.lost_mark());
         let detached = Entry::own(StoredEventKind::Detached, json!({}));

@@ -148,6 +148,11 @@ impl History<'_> {
                 }
             }
         }
+        // A gap without an end is in a turn whose session was replaced: nothing more of the turn is seen.
+        let is_endless =
+            |event: &&StoredEvent| event.kind == StoredEventKind::Gap && event.payload["to"].is_null();
+        let endless: BTreeSet<_> =
+            self.events.iter().filter(is_endless).filter_map(|gap| gap.turn_id.as_ref()).collect();
         for (index, emitted) in ledger.emitted.iter().enumerate() {
             let Some(session) = &emitted.session else { continue };
             let directory = ledger.directories.get(&(emitted.generation, session.clone()));
@@ -155,7 +160,9 @@ impl History<'_> {
             let is_ours = directory == Some(&format!("/{}", self.id))
                 && bound.contains(session)
                 && emitted.turn.is_some();
-            if is_ours && emitted.history.is_none() && !words.contains(&index) && !is_marked(&stored, index) {
+            let turn = emitted.turn.as_ref().and_then(|tag| self.turns.get(tag));
+            let is_marked = is_marked(&stored, index) || turn.is_some_and(|turn| endless.contains(turn));
+            if is_ours && emitted.history.is_none() && !words.contains(&index) && !is_marked {
                 failures.push(format!("u{index} of {:?} is lost without a mark", emitted.turn));
             }
         }

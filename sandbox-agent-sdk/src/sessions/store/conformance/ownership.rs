@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::{
-    Acquire, AgentSession, Append, Change, InactiveQuery, RecordPatch, RecordQuery, ScannedTo, SessionRecord,
-    StoreError, StreamPosition, Suspend,
+    Acquire, AgentSession, Append, Change, InactiveQuery, NewEvent, RecordPatch, RecordQuery, ScannedTo,
+    SessionRecord, StoreError, StoredEventKind, StreamPosition, Suspend,
 };
 use super::{Store, all_events, append, at, create, event, get, position, record};
 use crate::sessions::status::SessionStatus;
@@ -104,6 +104,28 @@ pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Sto
     store.advance(scanned("p", "elsewhere", position(3, 900))).await.unwrap();
     let acquired = store.acquire("later", Acquire::by("q")).await.unwrap().record;
     assert_eq!(acquired.position, Some(position(2, 1)));
+}
+
+pub(super) async fn ignores_what_an_owner_scanned_while_a_turn_is_open(store: Store) {
+    let mut record = owned("s", "p");
+    record.position = Some(position(1, 10));
+    let fence = store.create(record, Vec::new()).await.unwrap().fence();
+    let prompt = |id: u64| {
+        let event = event(id, id);
+        NewEvent { kind: StoredEventKind::Prompt, ..event }.turn_id("t")
+    };
+    store.append(Append::to("s").fence(fence).events([prompt(1)])).await.unwrap();
+    store.advance(scanned("p", "e", position(1, 500))).await.unwrap();
+    let acquired = store.acquire("s", Acquire::by("q")).await.unwrap();
+    assert_eq!(acquired.record.position, Some(position(1, 10)), "the end of the turn may have been scanned");
+    // The next owner finds the end.
+    let mut patch = RecordPatch::default();
+    patch.caught_up = true;
+    let ended = NewEvent { kind: StoredEventKind::TurnEnded, ..event(2, 2) }.turn_id("t");
+    let append = Append::to("s").fence(acquired.fence()).events([ended]).patch(patch);
+    store.append(append.scanned_to(scanned("q", "e", position(1, 600)))).await.unwrap();
+    let released = store.release("s", acquired.fence()).await.unwrap();
+    assert_eq!(released.position, Some(position(1, 600)));
 }
 
 pub(super) async fn ignores_what_an_owner_scanned_that_had_not_caught_up(store: Store) {

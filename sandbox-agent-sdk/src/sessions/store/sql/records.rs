@@ -79,6 +79,10 @@ async fn end_ownership<T>(
         (Some(owner), Some(endpoint)) => scanned_to(&mut transaction, owner, endpoint).await?,
         _ => None,
     };
+    // The end of an open turn may be among what was scanned, and is not stored.
+    let open = "SELECT 1 FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 AND kind = 'prompt' LIMIT 1";
+    let has_open_turn = sqlx::query(open).bind(id).fetch_optional(&mut *transaction).await?.is_some();
+    let scanned_to = scanned_to.filter(|_| !has_open_turn);
     let ended = end(&mut record, scanned_to)?;
     update_record(&mut transaction, &record).await?;
     if let (Some(owner), Some(endpoint)) = (owner, endpoint) {
