@@ -134,6 +134,11 @@ impl Entry {
         }
     }
 
+    /// Whether it shows that a turn runs.
+    pub(super) fn is_of_a_turn(&self) -> bool {
+        is_of_a_turn(&self.kind, &self.payload)
+    }
+
     /// What it changes in the record of its session.
     pub(super) fn patch(&self, patch: &mut RecordPatch) {
         let update = self.update();
@@ -151,6 +156,30 @@ impl Entry {
             _ => {}
         }
     }
+}
+
+/// Whether an event shows that a turn runs: a part of the conversation, or an agent request.
+pub(super) fn is_of_a_turn(kind: &StoredEventKind, payload: &Value) -> bool {
+    match kind {
+        StoredEventKind::Update => {
+            is_conversation(raw_update(payload)["sessionUpdate"].as_str().unwrap_or_default())
+        }
+        StoredEventKind::Permission | StoredEventKind::Question => true,
+        _ => false,
+    }
+}
+
+/// Whether an update is part of the conversation, and not about the state of the session.
+pub(super) fn is_conversation(update: &str) -> bool {
+    matches!(
+        update,
+        "user_message_chunk"
+            | "agent_message_chunk"
+            | "agent_thought_chunk"
+            | "tool_call"
+            | "tool_call_update"
+            | "plan"
+    )
 }
 
 /// An agent may use an id again in another turn, and the same events are stored by several programs.

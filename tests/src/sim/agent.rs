@@ -107,7 +107,7 @@ pub(super) fn greet(server: Arc<Server>, session: String, incarnation: u32) {
     tokio::spawn(async move {
         tokio::time::sleep(random.millis(200)).await;
         if server.is_alive(incarnation) {
-            server.update(&session, None);
+            server.report(&session);
         }
     });
 }
@@ -120,7 +120,7 @@ pub(super) fn set_mode(server: Arc<Server>, caller: Caller, tag: String) {
         if !server.is_alive(caller.incarnation) {
             return;
         }
-        server.update(caller.session.as_deref().unwrap_or_default(), None);
+        server.report(caller.session.as_deref().unwrap_or_default());
         let sent = server.world.ledger().emitted.len();
         server.world.ledger().calls.entry(tag).or_default().responded = Some(sent);
         server.respond(&caller, &Ok(json!({})));

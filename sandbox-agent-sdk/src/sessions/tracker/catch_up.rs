@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::writing::FIRST_WAIT;
 use super::{OpenTurn, Tracker, TurnEnd, ended_by, interrupted, turn_end_entry};
 use crate::client::SessionClaim;
-use crate::sessions::entry::{Entry, rpc_id_of, text_of_rpc_id};
+use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
@@ -221,10 +221,24 @@ impl Tracker {
 
     /// Whether the agent has reported anything of its last turn, as far as is stored.
     async fn has_stored_updates(&self, turn_id: &str) -> Result<bool, Error> {
-        let kinds = [StoredEventKind::Update, StoredEventKind::Permission, StoredEventKind::Question];
-        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let page = self.shared.events(&query).await?;
-        Ok(page.events.first().is_some_and(|event| event.turn_id.as_deref() == Some(turn_id)))
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
+        let kinds = kinds.into_iter().chain([StoredEventKind::Question]);
+        let mut query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(100);
+        loop {
+            let page = self.shared.events(&query).await?;
+            for event in &page.events {
+                if event.turn_id.as_deref() != Some(turn_id) || event.kind == StoredEventKind::Prompt {
+                    return Ok(false);
+                }
+                if is_of_a_turn(&event.kind, &event.payload) {
+                    return Ok(true);
+                }
+            }
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return Ok(false),
+            }
+        }
     }
 
     async fn scan(
@@ -339,7 +353,8 @@ fn sort(
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
     let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
-    let is_heard = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
+    let is_reported = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
+    let is_heard = entries.iter().any(Entry::is_of_a_turn);
     // The turn whose reports these are.
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let turn = turns.next_back();
@@ -354,7 +369,7 @@ fn sort(
             turn_id.as_deref(),
         ));
     }
-    if is_ambiguous && is_same && is_heard {
+    if is_ambiguous && is_same && is_reported {
         let to = end.map(|end| end.offset);
         events.push(Entry::gap(Some(position.offset + 1), to).into_event(
             incarnation,

@@ -12,7 +12,7 @@ use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
 use crate::Error;
 use crate::client::event::Holder;
 use crate::sessions::StatusEvent;
-use crate::sessions::entry::{Entry, rpc_id_of};
+use crate::sessions::entry::{Entry, is_conversation, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
@@ -97,9 +97,9 @@ impl Tracker {
                 if let Replay::Sent { is_heard } = &mut owned.replay {
                     *is_heard = true;
                 }
-                if let Some(foreign) = &mut owned.foreign {
-                    foreign.is_heard = true;
-                }
+            }
+            if let Some(foreign) = &mut owned.foreign {
+                foreign.is_heard |= entry.is_of_a_turn();
             }
             true
         });
@@ -382,17 +382,4 @@ impl Tracker {
         self.disown();
         Ok(released)
     }
-}
-
-/// Whether an update is part of the conversation, and not about the state of the session.
-fn is_conversation(update: &str) -> bool {
-    matches!(
-        update,
-        "user_message_chunk"
-            | "agent_message_chunk"
-            | "agent_thought_chunk"
-            | "tool_call"
-            | "tool_call_update"
-            | "plan"
-    )
 }

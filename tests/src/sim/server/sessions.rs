@@ -272,6 +272,21 @@ impl Server {
         })
     }
 
+    /// Reports the mode of a session, which is not part of any turn.
+    pub(in crate::sim) fn report(&self, session: &str) {
+        if self.world.plan.memory.is_none() {
+            // Without stored sessions each update is checked by its text.
+            self.update(session, None);
+            return;
+        }
+        let stream = self.stream_of(Some(session));
+        self.emit(stream, Some(session.to_owned()), None, &format!("mode of {session}"), |index| {
+            format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{session}","update":{{"sessionUpdate":"current_mode_update","currentModeId":"m{index}"}}}}}}"#
+            )
+        });
+    }
+
     /// Sends an agent request and gives its tag.
     pub(in crate::sim) fn ask(&self, session: &str, title: &str, backlog: bool) -> String {
         let mut state = self.state();
