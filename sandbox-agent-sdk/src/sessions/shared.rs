@@ -55,6 +55,8 @@ pub(super) struct Shared {
     losses: Mutex<Losses>,
     /// Guards what is known of the stream that is read; held for a copy.
     stream: Mutex<Option<KnownStream>>,
+    /// Held while the incarnation of a stream is determined, so that all sessions get the same one.
+    raising: tokio::sync::Mutex<()>,
 }
 
 /// A stream of which the incarnation was determined.
@@ -64,6 +66,8 @@ struct KnownStream {
     number: u64,
     incarnation: u64,
     endpoint: String,
+    /// Whether it is proven, or was raised for this stream.
+    is_fact: bool,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +116,7 @@ impl Shared {
             followers: Mutex::default(),
             losses: Mutex::default(),
             stream: Mutex::default(),
+            raising: tokio::sync::Mutex::default(),
         });
         let (feed, reporting) = (Arc::clone(&shared.feed), Arc::downgrade(&shared));
         // Without a runtime nothing happens that could be lost.
@@ -137,6 +142,7 @@ impl Shared {
             lost: 0,
             lost_at: None,
             is_failing: false,
+            unstored_ends: Vec::new(),
             not_stored: None,
         };
         let handle = Handle { inbox, view: seen };
@@ -346,52 +352,60 @@ impl Shared {
         Some(ScannedTo { owner: self.owner.clone(), endpoint: known.endpoint, position })
     }
 
-    /// The incarnation of the server on this stream. Another stream after one that is known is another incarnation,
-    /// unless the server is proven to be the same; and so is the stream of each endpoint that one process has for
-    /// itself.
-    pub(super) async fn incarnation(
-        &self,
-        stream: u64,
-        endpoint: &str,
-        is_proven: bool,
-    ) -> Result<u64, StoreError> {
-        let known = lock(&self.stream).clone();
-        let is_known = |known: &&KnownStream| known.number == stream && known.endpoint == endpoint;
-        if let Some(known) = known.as_ref().filter(is_known) {
+    /// The incarnation of the server on this stream, for a session that has nothing stored of it: what is known, or what
+    /// the store has. No other session may rely on the latter, which may be that of an earlier run of the server.
+    pub(super) async fn assumed_incarnation(&self, stream: u64, endpoint: &str) -> Result<u64, StoreError> {
+        let _one_at_a_time = self.raising.lock().await;
+        if let Some(known) = self.known(stream, endpoint) {
             return Ok(known.incarnation);
         }
-        let is_own = self.path_of(endpoint).is_some();
-        let before = match known.filter(|_| !is_proven) {
-            Some(known) => Some(known.incarnation),
-            None if is_own => Some(self.in_time(self.store.incarnation(&self.server)).await?),
-            None => None,
-        };
-        let incarnation = match before {
-            Some(before) => self.in_time(self.store.raise_incarnation(&self.server, before)).await?,
-            None => self.in_time(self.store.incarnation(&self.server)).await?,
-        };
-        self.know(stream, incarnation, endpoint);
-        Ok(incarnation)
+        // Nobody else reads the stream of an endpoint of its own.
+        if self.path_of(endpoint).is_some() {
+            return self.raise(stream, endpoint).await;
+        }
+        let assumed = self.in_time(self.store.incarnation(&self.server)).await?;
+        self.know(stream, assumed, endpoint, false);
+        Ok(assumed)
     }
 
-    /// The server on this stream is not the one of that incarnation.
-    pub(super) async fn raise_incarnation(
+    /// The incarnation of the server on this stream, which an event of that incarnation was found on.
+    pub(super) async fn proven_incarnation(&self, stream: u64, endpoint: &str, proven: u64) -> u64 {
+        let _one_at_a_time = self.raising.lock().await;
+        // Several processes may have numbered the same stream: the highest number wins, because positions never go back.
+        let number = self.known(stream, endpoint).map_or(proven, |known| known.incarnation.max(proven));
+        self.know(stream, number, endpoint, true);
+        number
+    }
+
+    /// An incarnation of the server on this stream that is none of the earlier ones of a session, of which `not` is the
+    /// last.
+    pub(super) async fn other_incarnation(
         &self,
         stream: u64,
         endpoint: &str,
-        from: u64,
+        not: u64,
     ) -> Result<u64, StoreError> {
-        let known = lock(&self.stream).clone();
-        if let Some(known) = known.filter(|known| known.number == stream && known.incarnation != from) {
-            return Ok(known.incarnation);
+        let _one_at_a_time = self.raising.lock().await;
+        match self.known(stream, endpoint).filter(|known| known.is_fact && known.incarnation != not) {
+            Some(known) => Ok(known.incarnation),
+            None => self.raise(stream, endpoint).await,
         }
-        let raised = self.in_time(self.store.raise_incarnation(&self.server, from)).await?;
-        self.know(stream, raised, endpoint);
+    }
+
+    fn known(&self, stream: u64, endpoint: &str) -> Option<KnownStream> {
+        lock(&self.stream).clone().filter(|known| known.number == stream && known.endpoint == endpoint)
+    }
+
+    async fn raise(&self, stream: u64, endpoint: &str) -> Result<u64, StoreError> {
+        let before = self.in_time(self.store.incarnation(&self.server)).await?;
+        let raised = self.in_time(self.store.raise_incarnation(&self.server, before)).await?;
+        self.know(stream, raised, endpoint, true);
         Ok(raised)
     }
 
-    fn know(&self, number: u64, incarnation: u64, endpoint: &str) {
-        *lock(&self.stream) = Some(KnownStream { number, incarnation, endpoint: endpoint.to_owned() });
+    fn know(&self, number: u64, incarnation: u64, endpoint: &str, is_fact: bool) {
+        let endpoint = endpoint.to_owned();
+        *lock(&self.stream) = Some(KnownStream { number, incarnation, endpoint, is_fact });
     }
 
     /// Events could not be stored.

@@ -16,7 +16,7 @@ use super::remote::RemoteTurn;
 use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
-use super::store::{Fence, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
+use super::store::{Fence, NewEvent, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
 use crate::client::event::Holder;
 use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
@@ -140,6 +140,8 @@ pub(super) struct Tracker {
     pub(super) lost: u64,
     /// The stream and the offset from which on nothing counts as stored until those events are counted.
     pub(super) lost_at: Option<(u64, u64)>,
+    /// The ends of turns and of agent requests that could not be stored. The next append has them.
+    pub(super) unstored_ends: Vec<NewEvent>,
     /// Whether the last append failed because the store did not take it in time.
     pub(super) is_failing: bool,
     /// Why something of the turn could not be stored.
@@ -281,6 +283,7 @@ impl Tracker {
         if self.owned.take().is_none_or(|owned| owned.is_numbered) {
             self.lost = 0;
         }
+        self.unstored_ends.clear();
         self.shared.feed.unroute(&self.inbox, None);
         self.shared.feed.settle(self.lost_at.take());
     }

@@ -211,6 +211,8 @@ impl SessionRecord {
             return;
         }
         let earlier = std::mem::replace(&mut self.agent_session, session);
+        // The same id is not an earlier one.
+        let earlier = earlier.filter(|earlier| self.agent_session_id() != Some(&earlier.id));
         self.details.earlier_agent_sessions.extend(earlier);
     }
 

@@ -13,7 +13,8 @@ use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
-    Append, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind, StreamPosition, opens_request,
+    AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind,
+    StreamPosition, opens_request,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
@@ -30,6 +31,8 @@ pub(super) struct CaughtUp {
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     pub(super) is_there: bool,
+    /// Whether the server is proven to be that of the session's position.
+    pub(super) is_proven: bool,
     /// Whether the server is another one than that of the session's position.
     pub(super) is_other: bool,
     /// When it was found that the server has restarted, if it has.
@@ -86,6 +89,7 @@ impl Tracker {
     ) -> Result<CaughtUp, Error> {
         let shared = self.shared.clone();
         let open = shared.in_time(shared.store.open(&self.id)).await?;
+        let newest = self.newest_turn().await?;
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let (own_turn, is_numbered) = (owned.turn.clone(), owned.is_numbered);
         let source = self.source(client, record, endpoint).await?;
@@ -93,7 +97,9 @@ impl Tracker {
         let bound = record.agent_session.as_ref().zip(record.position).filter(|_| is_numbered);
         let (Some((agent_session, position)), Source::Present | Source::Other(_)) = (bound, &source) else {
             let incarnation = match source {
-                Source::Present if is_numbered => shared.incarnation(moment.stream, endpoint, false).await?,
+                Source::Present if is_numbered => {
+                    shared.other_incarnation(moment.stream, endpoint, owned.incarnation).await?
+                }
                 _ => owned.incarnation,
             };
             // The endpoint is gone, with what its process had not stored.
@@ -117,7 +123,9 @@ impl Tracker {
                 // A server that allows no second reader, or an agent of another endpoint that does not respond.
                 tracing::debug!(%error, session = self.id, "the stream cannot be read");
                 let incarnation = match source {
-                    Source::Present => shared.incarnation(moment.stream, endpoint, false).await?,
+                    Source::Present => {
+                        shared.other_incarnation(moment.stream, endpoint, position.incarnation).await?
+                    }
                     _ => position.incarnation,
                 };
                 let gap = Entry::gap(Some(position.offset + 1), None);
@@ -129,8 +137,10 @@ impl Tracker {
         scan.is_other |= agent_session.incarnation < position.incarnation;
         let incarnation = match (&source, scan.is_other) {
             (Source::Other(_), _) => position.incarnation,
-            (_, true) => shared.raise_incarnation(moment.stream, endpoint, position.incarnation).await?,
-            (_, false) => shared.incarnation(moment.stream, endpoint, scan.is_proven).await?,
+            (_, false) if scan.is_proven => {
+                shared.proven_incarnation(moment.stream, endpoint, position.incarnation).await
+            }
+            _ => shared.other_incarnation(moment.stream, endpoint, position.incarnation).await?,
         };
         self.set_incarnation(incarnation);
         let is_present = source == Source::Present;
@@ -141,7 +151,7 @@ impl Tracker {
         let claimed_at = claimed_at.flatten().map_or(u64::MAX, |position| position.offset);
         let mut caught_up = sort(
             scan,
-            (&open, claimed_at),
+            (&open, newest.as_deref(), claimed_at),
             position,
             (incarnation, own_turn.as_deref()),
             (is_ambiguous, was_seen, has_ended),
@@ -217,6 +227,13 @@ impl Tracker {
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
         let page = self.shared.events(&query).await?;
         Ok(page.events.first().is_some_and(|event| event.kind.as_str() == RESTORING))
+    }
+
+    /// The id of the last turn that began. An earlier one does not run any more, although its end may not be stored.
+    async fn newest_turn(&self) -> Result<Option<String>, Error> {
+        let query = EventQuery::of(&self.id).newest_first().kinds([StoredEventKind::Prompt]).limit(1);
+        let page = self.shared.events(&query).await?;
+        Ok(page.events.into_iter().next().and_then(|prompt| prompt.turn_id))
     }
 
     /// Whether the agent has reported anything of its last turn, as far as is stored.
@@ -331,6 +348,11 @@ impl Tracker {
             append.events.extend(self.lost_mark());
         }
         append.patch.caught_up = true;
+        if let (Some(id), true) = (&owned.agent_session, caught_up.is_proven) {
+            // It is on the same stream, whose number may be another one for this process.
+            let bound = AgentSession { id: id.clone(), incarnation: owned.incarnation };
+            append.patch.agent_session = Change::Set(bound);
+        }
         append.position = caught_up.end.map(|end| self.shared.position(owned.incarnation, end));
         self.shared.in_time(self.shared.store.append(append)).await?;
         self.lost = 0;
@@ -343,7 +365,7 @@ impl Tracker {
 /// Sorts what was read: what is stored, which turns ended and which one runs.
 fn sort(
     scan: Scan,
-    (open, claimed_at): (&OpenEvents, u64),
+    (open, newest, claimed_at): (&OpenEvents, Option<&str>, u64),
     position: StreamPosition,
     (incarnation, own_turn): (u64, Option<&str>),
     (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
@@ -357,7 +379,10 @@ fn sort(
     let is_heard = entries.iter().any(Entry::is_of_a_turn);
     // The turn whose reports these are.
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
-    let turn = turns.next_back();
+    let turn = turns.clone().next_back().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
+    if turn.is_some() {
+        turns.next_back();
+    }
     let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
     let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
     let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
@@ -418,6 +443,7 @@ fn sort(
         events,
         end,
         is_there,
+        is_proven: is_proven && is_same,
         is_other,
         running,
         requests,

@@ -26,7 +26,7 @@ impl Tracker {
         let _creating = shared.feed.creating();
         let moment = shared.feed.now();
         let incarnation = match is_numbered {
-            true => shared.incarnation(moment.stream, &endpoint, false).await?,
+            true => shared.assumed_incarnation(moment.stream, &endpoint).await?,
             false => 1,
         };
         let position = shared.feed.position();

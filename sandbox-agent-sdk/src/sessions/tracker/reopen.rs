@@ -283,7 +283,7 @@ impl Tracker {
         if owned.is_numbered {
             let after = record.position.map_or(1, |position| position.incarnation + 1);
             // Two processes may have got the same number at once. It must be another one for this session.
-            incarnation = self.shared.incarnation(moment.stream, endpoint, false).await?.max(after);
+            incarnation = self.shared.assumed_incarnation(moment.stream, endpoint).await?.max(after);
         }
         if let Some(owned) = &mut self.owned {
             (owned.endpoint, owned.incarnation) = (endpoint.to_owned(), incarnation);

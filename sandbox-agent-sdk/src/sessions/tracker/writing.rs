@@ -132,7 +132,11 @@ impl Tracker {
         let is_mark = |entry: &&Entry| entry.kind == StoredEventKind::Lost;
         let marked: u64 =
             entries.iter().filter(is_mark).filter_map(|mark| mark.payload["count"].as_u64()).sum();
-        let count = (entries.len() - entries.iter().filter(is_mark).count()) as u64;
+        let is_end = |kind: &StoredEventKind| {
+            matches!(kind, StoredEventKind::TurnEnded | StoredEventKind::RequestClosed)
+        };
+        let is_lost = |entry: &&Entry| !is_mark(entry) && !is_end(&entry.kind);
+        let count = entries.iter().filter(is_lost).count() as u64;
         let into_event = |mut entry: Entry| {
             // The end of another program's turn names that turn.
             let named = entry.payload.as_object_mut().and_then(|payload| payload.remove("turnId"));
@@ -149,6 +153,9 @@ impl Tracker {
         append.scanned_to = self.scanned_to();
         let before = self.lost;
         append.events.extend(self.lost_mark());
+        append.events.extend(self.unstored_ends.iter().cloned());
+        // What they close stays open until they are stored with a later append.
+        let ends: Vec<_> = events.iter().filter(|event| is_end(&event.kind)).cloned().collect();
         let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
         let mut appended = self.append(append.clone()).await;
@@ -159,11 +166,13 @@ impl Tracker {
         match appended {
             Ok(refused) => {
                 self.lost -= before;
+                self.unstored_ends.clear();
                 let stored = held.iter().filter(|(key, _)| !refused.contains(key));
                 stored.filter_map(|(_, holder)| holder.as_ref()).for_each(|holder| holder.release());
             }
             Err(error) => {
                 self.lost += marked;
+                self.unstored_ends.extend(ends);
                 self.give_up(count, error);
             }
         }
