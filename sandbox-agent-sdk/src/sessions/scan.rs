@@ -28,6 +28,8 @@ pub(super) struct Wanted {
     pub(super) from: Position,
     /// The ids of prompts whose responses are looked for.
     pub(super) responses: Vec<String>,
+    /// Whether the stream of this server has the response to every request.
+    pub(super) is_echoing: bool,
 }
 
 /// What the server's stream has behind a position, up to the response to a request that was sent after it.
@@ -67,6 +69,10 @@ impl Scan {
             reader,
         };
         let (mut bytes, mut is_incomplete) = (0, false);
+        // Nothing was stored of the stream. The process that created the session did so on this server if the stream has a
+        // response to it, which each of its requests has where the server echoes responses.
+        let is_first = wanted.behind.offset == 0 && wanted.is_echoing && !wanted.responses.is_empty();
+        let mut is_of_creator = false;
         while let Some(entry) = scan.reader.next().await {
             let entry = entry?;
             is_incomplete |= matches!(
@@ -74,7 +80,14 @@ impl Scan {
                 LogRecord::Missing(_)
                     | LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. })
             );
+            if let LogRecord::Response { request_id, .. } = &entry.record {
+                is_of_creator |= wanted.responses.iter().any(|id| sender_of(id) == sender_of(request_id));
+            }
             scan.take(entry, wanted, &mut bytes);
+        }
+        if is_first {
+            scan.is_proven |= is_of_creator;
+            scan.is_other |= !is_of_creator && !is_incomplete;
         }
         let is_same = scan.reader.is_same_stream();
         scan.is_other |= is_same == Some(false);
@@ -134,4 +147,9 @@ impl Scan {
             self.entries.push(read);
         }
     }
+}
+
+/// The part of a request id that is the same for all requests of a client.
+fn sender_of(id: &str) -> Option<&str> {
+    id.rsplit_once('-').map(|(sender, _)| sender)
 }

@@ -13,7 +13,7 @@ use super::process::{Process, Programs};
 use super::program::{Drive, Task, open_store};
 use super::words::session_name;
 use crate::sim::random::Random;
-use crate::within;
+use crate::{LIMIT, within};
 
 /// How long a program runs before something is killed, at most.
 const BEFORE_MS: u64 = 700;
@@ -90,11 +90,15 @@ pub async fn run(binary: &Path, plan: &Plan, mut round: impl FnMut()) -> Report 
         |schema| schema.url.clone(),
     );
     let mut world = World::start(plan, programs, store).await;
+    let mut report = Report::default();
     for number in 0..plan.rounds {
-        world.round(number).await;
+        if let Err(stuck) = world.round(number).await {
+            report.violations.push(stuck);
+            break;
+        }
         round();
     }
-    let mut report = world.settle().await;
+    report.add(world.settle().await);
     // If it did not settle, what is stored may say why.
     report.add(world.check().await);
     drop(world);
@@ -130,12 +134,18 @@ impl<'a> World<'a> {
     }
 
     /// Starts a program, kills something while it prompts, and kills the program in the end.
-    async fn round(&mut self, number: usize) {
+    async fn round(&mut self, number: usize) -> Result<(), String> {
         let target = self.plan.targets[number % self.plan.targets.len()];
         let mut program = self.program(Task::Prompt).await;
         if !self.random.per_mille(self.plan.early_per_mille) {
-            let busy = within("the sessions", program.line()).await.expect("the program runs");
-            assert_eq!(busy, "busy", "{}", self.programs.last_lines());
+            let busy = tokio::time::timeout(LIMIT, program.line()).await;
+            let busy = busy.map(|busy| busy.expect("the program runs"));
+            if busy.as_deref() != Ok("busy") {
+                let lines = self.programs.last_lines();
+                return Err(format!(
+                    "round {number}: not every session begins a turn in {LIMIT:?}:\n{lines}"
+                ));
+            }
         }
         tokio::time::sleep(self.random.millis(BEFORE_MS)).await;
         match target {
@@ -154,6 +164,7 @@ impl<'a> World<'a> {
             tokio::time::sleep(self.random.millis(BEHIND_MS)).await;
         }
         program.kill().expect("the program can be killed");
+        Ok(())
     }
 
     async fn restart_server(&mut self) {

@@ -18,7 +18,7 @@ use crate::sessions::store::{
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
-use crate::{Error, SandboxAgentClient};
+use crate::{Error, SandboxAgentClient, ServerKind};
 
 /// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
 pub(super) const RESTORING: &str = "restoring";
@@ -275,7 +275,8 @@ impl Tracker {
         let from = if !open.requests.is_empty() && begun.offset < behind.offset { begun } else { behind };
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
-        let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses };
+        let is_echoing = client.capabilities().is_some_and(|can| can.server == ServerKind::Shared);
+        let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses, is_echoing };
         let deadline = self.shared.deadline();
         let mut wait = FIRST_WAIT;
         loop {

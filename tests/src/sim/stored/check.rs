@@ -172,7 +172,10 @@ impl History<'_> {
 
     /// Where nothing can be lost, nothing counts as lost.
     fn check_whole(&self) {
-        if !self.shared.sharing.is_whole(&self.shared.world.plan) {
+        let plan = &self.shared.world.plan;
+        // Nobody reads for a session that was released: what the server drops meanwhile may have been of it.
+        let is_dropped = self.shared.world.ledger().emitted.len() > plan.buffer;
+        if !self.shared.sharing.is_whole(plan) || is_dropped {
             return;
         }
         // What an agent replays cannot be distinguished from what is new if its load was interrupted.
