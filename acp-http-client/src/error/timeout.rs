@@ -26,6 +26,8 @@ pub struct Timeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
+    /// Earlier messages about the session to be sent. Nothing was sent.
+    Outbox,
     /// The HTTP response to a notification or to a response of ours.
     Headers,
     /// The response to a request.
@@ -43,6 +45,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Outbox => "earlier messages about the session to be sent",
             Self::Headers => "the response headers",
             Self::Response => "the response",
             Self::Confirmation => "the response to a request that may have run",

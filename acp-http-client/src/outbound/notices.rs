@@ -134,10 +134,11 @@ async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
 
 /// Cancels the turn, for which the protocol has a message of its own.
 async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> Result<(), Error> {
-    let Some(session) = turn.filter(|_| core.outbox.is_running(number)) else { return Ok(()) };
+    let Some(session) = turn else { return Ok(()) };
+    let Some(cancelling) = core.outbox.cancel_again(&session, &[number]) else { return Ok(()) };
     let notification = CancelNotification::new(session.clone());
     let body = encode(AGENT_METHOD_NAMES.session_cancel, &notification)?;
-    cancel_turns(core, session, body, vec![number]).await
+    cancel_turns(core, session, body, vec![number], cancelling).await
 }
 
 fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {
