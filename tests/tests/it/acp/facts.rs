@@ -16,12 +16,16 @@ use acp_http_client::{
 };
 use futures::future::BoxFuture;
 use mock_server::{Echo, Fault, Reply, Script, State, Step};
-use sdk_tests::{Collected, acp_server, client, collect_until, eventually, prompt, session, texts, within};
+use sdk_tests::{
+    Collected, acp_server, client, collect_until, eventually, handshake, prompt, session, texts, within,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
+
+use super::raw::{self, RawServer};
 
 fn say(session: &str, text: &str) -> Value {
     let update = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
@@ -408,26 +412,35 @@ async fn a_request_that_is_sent_after_a_restart_does_not_fail_by_it() {
 
 #[tokio::test]
 async fn a_failed_call_does_not_close_the_session_stream_of_another() {
-    let server = acp_server(|_| vec![Step::WaitForCancel, Step::Say("done".into())]).start().await;
-    let client = client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
-    let made = session(&client).await;
-    // A client that has not made the session: its stream is open only while calls use it.
-    let other = sdk_tests::client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
-    sdk_tests::handshake(&other).await.unwrap();
-    let mut events = other.events();
-    let turn = tokio::spawn(prompt(&other, &made, "wait"));
-    eventually("the prompt", || server.messages("session/prompt").len() == 1).await;
-    server.inject(Fault::post_status(400).on_method("session/set_mode"));
-    let mode = SetSessionModeRequest::new(made.clone(), "code");
-    let error = within("the failing call", other.set_session_mode(mode)).await.unwrap_err();
+    let server = RawServer::start(|method, body| match (method, body["method"].as_str()) {
+        ("GET", _) => raw::Reply::Stream,
+        (_, Some("session/prompt")) => raw::Reply::status(202),
+        (_, Some("session/set_mode")) => raw::Reply::status(400),
+        _ => raw::Reply::result(body, raw::result(body)).header("acp-connection-id", "c"),
+    })
+    .await;
+    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
+    within("the handshake", handshake(&client)).await.unwrap();
+    // This client has not made the session: its stream is open only while calls use it.
+    let session = SessionId::new("s");
+    let turn = tokio::spawn(prompt(&client, &session, "wait"));
+    let accepted = || client.diagnostics().pending.iter().any(|pending| pending.unconfirmed);
+    eventually("the prompt to be accepted", accepted).await;
+    let mode = SetSessionModeRequest::new(session, "code");
+    let error = within("the failing call", client.set_session_mode(mode)).await.unwrap_err();
     assert_eq!(error.http().map(|http| http.status), Some(400), "{error:?}");
-    assert_eq!(other.diagnostics().streams.len(), 2, "the turn still uses the stream");
-    within("the cancel", other.cancel(CancelNotification::new(made.clone()))).await.unwrap();
+    let streams = || client.diagnostics().streams.len();
+    assert_eq!(streams(), 2, "the turn still uses the stream");
+    let prompt = server.received().into_iter().find(|one| one.body["method"] == "session/prompt").unwrap();
+    server.event(&say("s", "done"));
+    let result = json!({"stopReason": "end_turn"});
+    server.event(&json!({"jsonrpc": "2.0", "id": prompt.body["id"], "result": result}));
     within("the turn", turn).await.unwrap().unwrap();
-    assert_eq!(texts(&mut events), ["done"]);
+    assert_eq!(streams(), 2, "the session exists");
     // A call about a session that does not exist leaves no stream behind.
-    let _ = within("a prompt to nobody", prompt(&other, &SessionId::new("nobody"), "x")).await;
-    eventually("the stream to be closed", || other.diagnostics().streams.len() == 2).await;
+    let mode = SetSessionModeRequest::new("nobody", "code");
+    within("a call to nobody", client.set_session_mode(mode)).await.unwrap_err();
+    eventually("the stream to be closed", || streams() == 2).await;
 }
 
 #[tokio::test]
