@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, time::Duration};
 pub struct Timeouts {
     /// The timeout of connecting TCP and TLS. A [`reqwest::Client`] of your own has its own timeout.
     pub connect: Duration,
-    /// The timeout of the HTTP response to a notification or to a response of ours.
+    /// The timeout of the HTTP response to a notification or to a response of ours, and of the wait until a notification
+    /// about a session may be sent. Where responses come on the stream, also that of the HTTP response to a request about
+    /// a session: then the next message is sent, and the stream may still bring the response.
     pub headers: Duration,
     /// The timeout of the response to a request, for methods without a timeout of their own; `None` for no limit.
     pub request: Option<Duration>,
@@ -44,7 +46,8 @@ pub struct Timeouts {
     pub cancel: Duration,
     /// The pause before the first repetition of a cancel; it doubles from there.
     pub cancel_repeat: Duration,
-    /// The longest `Retry-After` that a request without a time limit waits for.
+    /// How long a request without a time limit is sent again in all when the server refuses it unread with
+    /// `Retry-After`, at most three times.
     pub retry_after: Duration,
     /// The timeout of the headers of the event stream.
     pub stream_open: Duration,

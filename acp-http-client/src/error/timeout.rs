@@ -28,7 +28,7 @@ pub struct Timeout {
 pub enum Phase {
     /// Earlier messages about the session to be sent. Nothing was sent.
     Outbox,
-    /// The HTTP response to a notification or to a response of ours.
+    /// The HTTP response to a notification, to a response of ours, or to a request that is answered on the stream.
     Headers,
     /// The response to a request.
     Response,
