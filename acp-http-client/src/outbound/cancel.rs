@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES;
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::{
     outbox::{Cancelled, Cancelling},
@@ -43,14 +44,24 @@ pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> 
     for number in &withdrawn {
         withdraw(core, *number);
     }
-    // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the cancel:
-    // they are sent by tasks of their own.
-    let answers = core.calls.cancel(|asking| asking == Some(&*session));
-    let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
-    if running.is_empty() && !withdrawn.is_empty() {
-        return Ok(());
-    }
-    cancel_turns(core, session, body, running, cancelling).await
+    let needed = !running.is_empty() || withdrawn.is_empty();
+    // On a task of its own: the turns are marked, so the cancel is sent even if the caller goes away.
+    let (done, sent) = oneshot::channel();
+    let connection = core.clone();
+    core.tasks.spawn(async move {
+        let core = connection;
+        // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the
+        // cancel: they are sent by tasks of their own.
+        let answers = core.calls.cancel(|asking| asking == Some(&*session));
+        let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
+        let sent = match needed {
+            true => cancel_turns(&core, session, body, running, cancelling).await,
+            false => Ok(()),
+        };
+        let _ = done.send(sent);
+    });
+    // The task ends early only with the connection.
+    sent.await.unwrap_or_else(|_| core.check_alive())
 }
 
 /// Ends the wait for a prompt that was not sent.

@@ -72,6 +72,26 @@ async fn a_cancel_does_not_wait_for_responses_to_the_agent_that_hang() {
 }
 
 #[tokio::test]
+async fn a_cancel_is_sent_even_if_its_caller_goes_away() {
+    let server = RawServer::start(|method, body| match (method, body["method"].as_str()) {
+        ("GET", _) => Reply::Stream,
+        (_, Some("session/prompt" | "session/cancel")) => Reply::status(202),
+        (_, Some(_)) => Reply::result(body, result(body)).header("x-acp-connection-id", "c"),
+        _ => Reply::status(202),
+    })
+    .await;
+    let client = client(&server, Dialect::EARLY).build().unwrap();
+    within("the handshake", handshake(&client)).await.unwrap();
+    let turn = tokio::spawn(prompt(&client, &SessionId::new("s"), "go"));
+    eventually("the prompt", || count(&server, "session/prompt") == 1).await;
+    let mut cancel = client.cancel(CancelNotification::new("s"));
+    assert!(futures::poll!(&mut cancel).is_pending());
+    drop(cancel);
+    eventually("the cancel", || count(&server, "session/cancel") >= 1).await;
+    turn.abort();
+}
+
+#[tokio::test]
 async fn cancels_of_dropped_requests_do_not_wait_for_each_other() {
     let server = RawServer::start(|method, body| match (method, body["method"].as_str()) {
         ("GET", _) => Reply::Stream,
