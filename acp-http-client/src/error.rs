@@ -260,6 +260,7 @@ impl Error {
             Self::Rpc { error, .. } => !matches!(error.code, -32700 | -32600 | -32601 | -32602),
             Self::Http(error) => error.status == 408 || (error.status >= 500 && error.status != 503),
             Self::Terminated { pending, .. } => *pending,
+            Self::Timeout(timeout) => timeout.phase != Phase::Outbox,
             _ => true,
         }
     }

@@ -8,7 +8,10 @@ use std::{collections::BTreeMap, time::Duration};
 pub struct Timeouts {
     /// The timeout for the TCP and TLS connection. Default 10 s. A custom [`reqwest::Client`] uses its own.
     pub connect: Duration,
-    /// The timeout for the HTTP response to a notification, or to a response of this client. Default 30 s.
+    /// The timeout for the HTTP response to a notification, or to a response of this client, and for the wait until a
+    /// notification about a session may be sent. Where responses come on the stream, it is also the timeout for the HTTP
+    /// response to a request about a session: then the next message is sent, and the stream may still bring the response.
+    /// Default 30 s.
     pub headers: Duration,
     /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit. Default
     /// 60 s.
@@ -56,7 +59,8 @@ pub struct Timeouts {
     pub cancel: Duration,
     /// The delay before a cancel is first repeated. It doubles each time. Default 250 ms.
     pub cancel_repeat: Duration,
-    /// The longest `Retry-After` for which a request without a timeout waits. Default 60 s.
+    /// The longest time for which a request without a timeout is sent again if the server refuses it unread with
+    /// `Retry-After`, at most three times. Default 60 s.
     pub retry_after: Duration,
     /// The timeout for the response headers of the event stream. Default 30 s.
     pub stream_open: Duration,

@@ -212,9 +212,9 @@ fn a_prompt_behind_a_cancel_is_sent_or_withdrawn_and_never_stuck() {
             };
             let threads = [
                 spawn(|outbox, session| {
-                    let cancelling = outbox.cancelling(session);
-                    outbox.cancel(session);
-                    drop(cancelling);
+                    let cancelled = outbox.cancel(session);
+                    drop(cancelled.cancelling);
+                    drop(outbox.cancel_again(session, &cancelled.running));
                 }),
                 spawn(|outbox, _| outbox.end_turn(1)),
                 spawn(|outbox, session| {
@@ -226,6 +226,51 @@ fn a_prompt_behind_a_cancel_is_sent_or_withdrawn_and_never_stuck() {
                 }),
             ];
             threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(outbox.len(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_prompt_is_never_sent_while_a_cancel_of_another_turn_is_open() {
+    shuttle::check_random(
+        || {
+            let outbox = Arc::new(Outbox::default());
+            let session: Arc<str> = "s".into();
+            outbox.begin_turn(&session, 1);
+            assert!(outbox.start_turn(&session, 1));
+            // In the order of the client: the cancel is counted with its turns, sent, and repeated while they run.
+            let canceller = {
+                let (outbox, session) = (outbox.clone(), session.clone());
+                thread::spawn(move || {
+                    let cancelled = outbox.cancel(&session);
+                    drop(cancelled.cancelling);
+                    for _ in 0..2 {
+                        drop(outbox.cancel_again(&session, &cancelled.running));
+                    }
+                    cancelled.running
+                })
+            };
+            let ender = {
+                let outbox = outbox.clone();
+                thread::spawn(move || outbox.end_turn(1))
+            };
+            let prompter = {
+                let (outbox, session) = (outbox.clone(), session.clone());
+                thread::spawn(move || {
+                    outbox.begin_turn(&session, 2);
+                    assert!(block_on(outbox.settled(&session, None)));
+                    let sent = outbox.start_turn(&session, 2);
+                    let hit = sent && outbox.is_cancelling(&session);
+                    outbox.end_turn(2);
+                    hit
+                })
+            };
+            let running = canceller.join().unwrap();
+            ender.join().unwrap();
+            let hit = prompter.join().unwrap();
+            assert!(!hit || running.contains(&2), "the cancel of turn 1 hits turn 2");
             assert_eq!(outbox.len(), 0);
         },
         SCHEDULES,

@@ -273,7 +273,7 @@ impl Core {
             Err(PostFailure::NotTaken(_)) => {
                 self.not_taken.fetch_add(1, Ordering::AcqRel);
             }
-            Err(PostFailure::Failed(error) | PostFailure::Unknown(error)) => {
+            Err(PostFailure::Failed(error) | PostFailure::Unsaid(error) | PostFailure::Unknown(error)) => {
                 if self.is_gone(error) {
                     let reason = EndReason::ServerGone(Arc::new(error.clone()));
                     self.terminate(reason.clone());

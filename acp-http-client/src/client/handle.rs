@@ -20,7 +20,9 @@ use super::{
 };
 use crate::{
     ConnectionState, Diagnostics, EndReason, Error, EventId, Events, Json, Phase, SessionId, Timeout,
-    outbound::send_one_way, rpc::Outgoing, transport::PostFailure,
+    outbound::{Slot, send_one_way},
+    rpc::Outgoing,
+    transport::PostFailure,
 };
 
 /// A connection to an agent behind an HTTP server.
@@ -124,7 +126,7 @@ impl AcpHttpClient {
             let (body, session) = message?;
             client.core().check_alive()?;
             let _slot = match &session {
-                Some(session) => Some(client.core().outbox.enter(session).await),
+                Some(session) => Some(enter_outbox(client.core(), session, &method).await?),
                 None => None,
             };
             client.core().check_alive()?;
@@ -216,6 +218,13 @@ impl Handle {
     }
 }
 
+/// Waits for the turn to send a notification about a session.
+async fn enter_outbox(core: &Core, session: &Arc<str>, method: &str) -> Result<Slot, Error> {
+    let (started, limit) = (Instant::now(), core.options.timeouts.headers);
+    let slot = tokio::time::timeout(limit, core.outbox.enter(session)).await;
+    slot.map_err(|_| timeout(core, Phase::Outbox, method, started.elapsed()))
+}
+
 async fn close(core: &Arc<Core>) -> CloseOutcome {
     let before = core.state();
     let tasks = core.terminate(EndReason::Closed);
@@ -229,14 +238,14 @@ async fn close(core: &Arc<Core>) -> CloseOutcome {
     match tokio::time::timeout(limit, core.transport.delete()).await {
         Ok(Ok(())) => CloseOutcome::Confirmed,
         Ok(Err(error)) => CloseOutcome::Unconfirmed(error),
-        Err(_) => CloseOutcome::Unconfirmed(close_timeout(core, started.elapsed())),
+        Err(_) => CloseOutcome::Unconfirmed(timeout(core, Phase::Close, "close", started.elapsed())),
     }
 }
 
-fn close_timeout(core: &Core, elapsed: Duration) -> Error {
+fn timeout(core: &Core, phase: Phase, what: &str, elapsed: Duration) -> Error {
     Error::Timeout(Box::new(Timeout {
-        phase: Phase::Close,
-        what: "close".to_owned(),
+        phase,
+        what: what.to_owned(),
         elapsed,
         last_event_age: core.last_event_age(),
         state: core.state(),

@@ -48,7 +48,7 @@ async fn attempt(core: &Arc<Core>, method: &str, params: &serde_json::Value) -> 
     let number = core.ids.next();
     let Outgoing { body, .. } = Outgoing::request(&core.ids, number, method, params)
         .map_err(|source| Error::Encode { method: method.to_owned(), source: Arc::new(source) })?;
-    let draft = Draft { number, method: method.into(), session: None, body };
+    let draft = Draft { number, method: method.into(), session: None, body, subscriber: None };
     let options = RequestOptions::new().timeout(TIMEOUT).ordered(true);
     let settled = Exchange::run(core.clone(), draft, options).await?;
     // An error response says as much: it has a position too.

@@ -10,11 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::handle::AcpHttpClient;
 use crate::{
-    Error, Json, MessageId, Order, RequestOptions, RpcError, Typed, json,
+    Error, Events, Json, MessageId, Order, RequestOptions, RpcError, Typed, json,
     outbound::{Draft, Exchange},
     printable::safe_error,
     rpc::Outgoing,
@@ -48,10 +49,21 @@ impl<R> Request<R> {
         let number = ids.next();
         let name: Arc<str> = method.into();
         let draft = match Outgoing::request(ids, number, method, params) {
-            Ok(Outgoing { body, session }) => Ok(Draft { number, method: name.clone(), session, body }),
+            Ok(Outgoing { body, session }) => {
+                Ok(Draft { number, method: name.clone(), session, body, subscriber: None })
+            }
             Err(source) => Err(Error::Encode { method: method.to_owned(), source: Arc::new(source) }),
         };
         Self { client: client.clone(), method: name, draft, options: RequestOptions::new(), read }
+    }
+
+    /// Subscribes to the events of the connection when it is sent.
+    pub(super) fn subscribing(mut self) -> (Self, oneshot::Receiver<Events>) {
+        let (sender, receiver) = oneshot::channel();
+        if let Ok(draft) = &mut self.draft {
+            draft.subscriber = Some(sender);
+        }
+        (self, receiver)
     }
 
     /// Returns the id of the request; `None` if it cannot be sent.

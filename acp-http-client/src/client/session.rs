@@ -9,9 +9,10 @@ use std::{
 
 use agent_client_protocol_schema::v1::{CancelNotification, ContentBlock, PromptRequest, PromptResponse};
 use futures::{Stream, StreamExt, future::BoxFuture};
+use tokio::sync::oneshot;
 
 use super::handle::AcpHttpClient;
-use crate::{Error, Event, Events, SessionId, Typed, events::peek_session};
+use crate::{Error, Event, Events, RequestOptions, SessionId, Typed, events::peek_session};
 
 /// A handle to a session. It is cheap to create and to clone. Creating one sends nothing; dropping one ends nothing.
 #[derive(Clone)]
@@ -30,11 +31,20 @@ impl SessionHandle {
         &self.id
     }
 
-    /// Runs one turn. Returns a stream of its events, with its response. The prompt is sent when the turn is first
-    /// polled. Dropping the turn before its response cancels it.
+    /// Runs one turn. Returns a stream of its events, with its response.
+    ///
+    /// Nothing happens before the turn is first polled. Its events begin when the prompt is sent, after earlier messages
+    /// about the session. Dropping the turn before its response cancels it.
     pub fn prompt(&self, content: Vec<ContentBlock>) -> PromptTurn {
-        let request = self.client.prompt(PromptRequest::new(self.id.clone(), content));
-        PromptTurn { events: self.events(), response: Response::Pending(request.into_future()) }
+        self.prompt_with(content, RequestOptions::new())
+    }
+
+    /// Runs one turn with options of its own, such as a timeout: [`prompt`](Self::prompt).
+    pub fn prompt_with(&self, content: Vec<ContentBlock>, options: RequestOptions) -> PromptTurn {
+        let request = self.client.prompt(PromptRequest::new(self.id.clone(), content)).options(options);
+        let (request, sent) = request.subscribing();
+        let response = Response::Pending(request.into_future());
+        PromptTurn { session: self.id.clone(), sent, events: None, response }
     }
 
     /// Cancels the turn of the session. See [`AcpHttpClient::cancel`].
@@ -109,7 +119,10 @@ impl Stream for SessionEvents {
 /// reported here and also passed to the handler of the client.
 #[must_use = "a turn is sent when it is polled"]
 pub struct PromptTurn {
-    events: SessionEvents,
+    session: SessionId,
+    /// Brings the events when the prompt is sent.
+    sent: oneshot::Receiver<Events>,
+    events: Option<SessionEvents>,
     response: Response,
 }
 
@@ -142,16 +155,24 @@ impl PromptTurn {
 impl Stream for PromptTurn {
     type Item = Event;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if let Response::Pending(response) = &mut self.response
-            && let Poll::Ready(outcome) = response.as_mut().poll(context)
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Self { session, sent, events, response } = self.get_mut();
+        if let Response::Pending(pending) = response
+            && let Poll::Ready(outcome) = pending.as_mut().poll(context)
         {
-            self.response = Response::Done(Box::new(outcome));
+            *response = Response::Done(Box::new(outcome));
         }
-        match self.response {
-            Response::Pending(_) => self.events.poll_next_unpin(context),
+        if events.is_none() {
+            let begun = sent.try_recv().ok();
+            *events = begun.map(|events| SessionEvents { events, session: session.clone() });
+        }
+        match (response, events) {
+            (Response::Pending(_), Some(events)) => events.poll_next_unpin(context),
+            // The prompt is not sent yet.
+            (Response::Pending(_), None) => Poll::Pending,
             // Every update of the turn was published before its response was given.
-            Response::Done(_) => Poll::Ready(self.events.try_recv()),
+            (Response::Done(_), Some(events)) => Poll::Ready(events.try_recv()),
+            (Response::Done(_), None) => Poll::Ready(None),
         }
     }
 }
@@ -159,6 +180,6 @@ impl Stream for PromptTurn {
 impl fmt::Debug for PromptTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let over = matches!(self.response, Response::Done(_));
-        f.debug_struct("PromptTurn").field("session", &self.events.session).field("over", &over).finish()
+        f.debug_struct("PromptTurn").field("session", &self.session).field("over", &over).finish()
     }
 }

@@ -27,7 +27,8 @@ struct Running {
 #[derive(Debug, Default)]
 struct Handles {
     spawned: u64,
-    tasks: BTreeMap<u64, JoinHandle<()>>,
+    /// `None` for a task that is being started.
+    tasks: BTreeMap<u64, Option<JoinHandle<()>>>,
 }
 
 impl Tasks {
@@ -38,15 +39,23 @@ impl Tasks {
 
     /// Starts a task; `false` if the connection has ended.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
-        let mut handles = self.running.lock();
-        let Some(handles) = handles.as_mut() else { return false };
-        handles.spawned += 1;
-        let finished = Finished { running: self.running.clone(), number: handles.spawned };
+        let Some(number) = self.running.reserve() else { return false };
+        let finished = Finished { running: self.running.clone(), number };
         let task = async move {
             let _finished = finished;
             task.await;
         };
-        handles.tasks.insert(handles.spawned, tokio::spawn(task.instrument(self.span.clone())));
+        // Not under the lock: a runtime that shuts down drops the task at once, and its destructor takes the lock.
+        let task = tokio::spawn(task.instrument(self.span.clone()));
+        match self.running.lock().as_mut() {
+            Some(handles) => {
+                // A task that has finished is not there any more.
+                if let Some(place) = handles.tasks.get_mut(&number) {
+                    *place = Some(task);
+                }
+            }
+            None => task.abort(),
+        }
         true
     }
 
@@ -57,13 +66,23 @@ impl Tasks {
     /// Aborts all tasks; none starts after this. Returns them, so that the caller can wait for their end.
     pub(crate) fn end(&self) -> Vec<JoinHandle<()>> {
         let handles = self.running.lock().take();
-        let tasks: Vec<_> = handles.map(|handles| handles.tasks.into_values().collect()).unwrap_or_default();
+        let tasks: Vec<_> =
+            handles.map(|handles| handles.tasks.into_values().flatten().collect()).unwrap_or_default();
         tasks.iter().for_each(JoinHandle::abort);
         tasks
     }
 }
 
 impl Running {
+    /// A number for a task that is about to start; `None` if the connection has ended.
+    fn reserve(&self) -> Option<u64> {
+        let mut handles = self.lock();
+        let handles = handles.as_mut()?;
+        handles.spawned += 1;
+        handles.tasks.insert(handles.spawned, None);
+        Some(handles.spawned)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Handles>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,5 +122,34 @@ mod tests {
         }
         assert!(!tasks.spawn(async {}));
         assert_eq!(tasks.len(), 0);
+    }
+
+    /// Starts a task when it is dropped.
+    struct Again(Arc<Tasks>);
+
+    impl Drop for Again {
+        fn drop(&mut self) {
+            self.0.spawn(async {});
+        }
+    }
+
+    #[test]
+    fn a_task_can_start_another_while_the_runtime_shuts_down() {
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let tasks = Arc::new(Tasks::new(Span::none()));
+            let again = Again(tasks.clone());
+            runtime.block_on(async {
+                tasks.spawn(async move {
+                    let _again = again;
+                    std::future::pending().await
+                });
+                tokio::task::yield_now().await;
+            });
+            drop(runtime);
+            done.send(tasks.len())
+        });
+        assert_eq!(ended.recv_timeout(std::time::Duration::from_secs(10)), Ok(0));
     }
 }

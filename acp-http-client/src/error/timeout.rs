@@ -26,7 +26,10 @@ pub struct Timeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The HTTP response to a notification, or to a response of this client.
+    /// Earlier messages about the session to be sent. Nothing was sent.
+    Outbox,
+    /// The HTTP response to a notification, to a response of this client, or to a request whose response comes on the
+    /// stream.
     Headers,
     /// The response to a request.
     Response,
@@ -43,6 +46,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Outbox => "earlier messages about the session to be sent",
             Self::Headers => "the response headers",
             Self::Response => "the response",
             Self::Confirmation => "the response to a request that may have run",

@@ -2,7 +2,14 @@
 
 use crate::{EventId, rpc::Message};
 
-type Held = (Option<EventId>, Message);
+/// A message that is held.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) event_id: Option<EventId>,
+    pub(super) message: Message,
+    /// Whether it is an agent request that was seen before.
+    pub(super) seen: bool,
+}
 
 /// Holds what the first opening of a shared stream brings while it is unknown whether it is old.
 ///
@@ -34,9 +41,9 @@ impl Backlog {
     }
 
     /// Holds one message; whether no more can be held.
-    pub(super) fn push(&mut self, id: Option<EventId>, message: Message) -> bool {
+    pub(super) fn push(&mut self, event_id: Option<EventId>, message: Message, seen: bool) -> bool {
         self.bytes += message.raw.len() + size_of::<Held>();
-        self.held.push((id, message));
+        self.held.push(Held { event_id, message, seen });
         self.bytes > self.limit
     }
 

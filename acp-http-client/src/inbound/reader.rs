@@ -183,7 +183,7 @@ impl Reader {
             let idle_at = idle.and_then(|idle| last_bytes.checked_add(idle));
             let proof_at = match self.proof {
                 Proof::None => None,
-                Proof::Overlap(until) | Proof::Buffer(until) => Some(until),
+                Proof::Overlap(until) | Proof::Probe(until) => Some(until),
             };
             let until = [idle_at, proof_at].into_iter().flatten().min();
             match self.serve(stream.chunk(), until).await {

@@ -111,6 +111,7 @@ fn settle(
             return own.input(|core, now| core.response(now, response));
         }
     }
+    core.mark_answered();
     // A turn that was abandoned ends with its response too.
     core.outbox.end_turn(number);
     let Some(waiter) = core.pending().take(number) else { return };

@@ -4,9 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES;
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
-use super::send_one_way;
-use crate::{Error, client::Core, inbound::LinkState, transport::PostFailure};
+use super::{
+    outbox::{Cancelled, Cancelling},
+    send_one_way,
+};
+use crate::{
+    Error,
+    client::Core,
+    inbound::LinkState,
+    transport::{Handover, PostFailure},
+};
 
 /// How long a cancel waits for the message before it to be handed over. It is repeated anyway.
 const BEHIND_PROMPT: Duration = Duration::from_secs(2);
@@ -18,22 +27,50 @@ const BEHIND_PROMPT: Duration = Duration::from_secs(2);
 /// runs and its stream is open. Agents ignore a cancel without a turn.
 pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> Result<(), Error> {
     core.check_alive()?;
-    // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the cancel:
-    // they are sent by tasks of their own.
-    let answers = core.calls.cancel(|asking| asking == Some(&*session));
-    let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
-    let cancelled = core.outbox.cancel(&session);
-    for number in &cancelled.withdrawn {
-        let waiter = core.pending().take(*number);
-        if let Some(waiter) = waiter {
-            let method = waiter.method.to_string();
-            waiter.settle(Err(Error::Withdrawn { method }));
+    // At once, so that a prompt that follows waits for the cancel and is not hit by it.
+    let Cancelled { mut withdrawn, mut running, cancelling } = core.outbox.cancel(&session);
+    // What was not handed over whole cannot run.
+    running.retain(|number| {
+        let mut pending = core.pending();
+        let handover = pending.get_mut(*number).and_then(|waiter| waiter.handover.as_ref());
+        let unsent = handover.is_some_and(Handover::withdraw);
+        drop(pending);
+        if unsent {
+            core.outbox.end_turn(*number);
+            withdrawn.push(*number);
         }
+        !unsent
+    });
+    for number in &withdrawn {
+        withdraw(core, *number);
     }
-    if cancelled.running.is_empty() && !cancelled.withdrawn.is_empty() {
-        return Ok(());
+    let needed = !running.is_empty() || withdrawn.is_empty();
+    // On a task of its own: the turns are marked, so the cancel is sent even if the caller goes away.
+    let (done, sent) = oneshot::channel();
+    let connection = core.clone();
+    core.tasks.spawn(async move {
+        let core = connection;
+        // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the
+        // cancel: they are sent by tasks of their own.
+        let answers = core.calls.cancel(|asking| asking == Some(&*session));
+        let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
+        let sent = match needed {
+            true => cancel_turns(&core, session, body, running, cancelling).await,
+            false => Ok(()),
+        };
+        let _ = done.send(sent);
+    });
+    // The task ends early only with the connection.
+    sent.await.unwrap_or_else(|_| core.check_alive())
+}
+
+/// Ends the wait for a prompt that was not sent.
+fn withdraw(core: &Core, number: u64) {
+    let waiter = core.pending().take(number);
+    if let Some(waiter) = waiter {
+        let method = waiter.method.to_string();
+        waiter.settle(Err(Error::Withdrawn { method }));
     }
-    cancel_turns(core, session, body, cancelled.running).await
 }
 
 /// Cancels turns that were marked as cancelled before: nothing that was sent later is touched.
@@ -42,17 +79,23 @@ pub(super) async fn cancel_turns(
     session: Arc<str>,
     body: Bytes,
     running: Vec<u64>,
+    cancelling: Cancelling,
 ) -> Result<(), Error> {
     core.tap_outbound(&body);
-    let sent = send(core, &session, &body).await;
+    let sent = send(core, &session, &body, cancelling).await;
     if !running.is_empty() {
         core.tasks.spawn(repeat(core.clone(), session, body, running));
     }
     sent.map_err(PostFailure::into_error)
 }
 
-async fn send(core: &Arc<Core>, session: &Arc<str>, body: &Bytes) -> Result<(), PostFailure> {
-    let _cancelling = core.outbox.cancelling(session);
+/// Sends a cancel. It counts until it has its status.
+async fn send(
+    core: &Arc<Core>,
+    session: &Arc<str>,
+    body: &Bytes,
+    _cancelling: Cancelling,
+) -> Result<(), PostFailure> {
     // Behind the prompt; a prompt whose POST hangs must not delay its cancel.
     let _slot =
         tokio::time::timeout(core.options.timeouts.headers.min(BEHIND_PROMPT), core.outbox.enter(session))
@@ -66,12 +109,9 @@ async fn repeat(core: Arc<Core>, session: Arc<str>, body: Bytes, turns: Vec<u64>
     for _ in 0..core.options.cancel_repeats {
         tokio::time::sleep(pause).await;
         pause *= 2;
-        let runs = turns.iter().any(|number| core.outbox.is_running(*number));
-        if !runs {
-            return;
-        }
+        let Some(cancelling) = core.outbox.cancel_again(&session, &turns) else { return };
         if core.links.get(&core, Some(&session)).state() == LinkState::Live
-            && let Err(failure) = send(&core, &session, &body).await
+            && let Err(failure) = send(&core, &session, &body, cancelling).await
         {
             tracing::debug!(error = %failure.into_error(), "a repeated cancel was not delivered");
         }

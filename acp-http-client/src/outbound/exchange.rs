@@ -7,15 +7,19 @@ use std::sync::Arc;
 use agent_client_protocol_schema::v1::AGENT_METHOD_NAMES as METHODS;
 use bytes::Bytes;
 use http::HeaderValue;
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::oneshot,
+    time::{Duration, Instant},
+};
 
 use super::{
     RequestOptions,
     options::Deadline,
+    outbox::Slot,
     ticket::{Posting, Settled, Ticket},
 };
 use crate::{
-    Barrier, Error, Order, Phase, Timeout,
+    Barrier, Error, Events, Order, Phase, Timeout,
     client::Core,
     inbound::{Link, LinkState, Replay, Response, SessionUse},
     rpc::{Body, Message, RpcOutcome},
@@ -35,6 +39,15 @@ pub(crate) struct Draft {
     pub(crate) method: Arc<str>,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) body: Bytes,
+    /// Gets the events from the moment at which it is sent.
+    pub(crate) subscriber: Option<oneshot::Sender<Events>>,
+}
+
+/// What became of a request that was sent.
+enum Sending {
+    Settled(Settled),
+    /// The server refused it unread, and asks to send it again after this time.
+    Refused(Duration),
 }
 
 /// A request on its way.
@@ -47,7 +60,10 @@ pub(crate) struct Exchange {
     /// Keeps the session's stream open while the call runs, on dialects that have one.
     using: Option<SessionUse>,
     ordered: bool,
+    subscriber: Option<oneshot::Sender<Events>>,
     started: Instant,
+    /// When its POST began.
+    sent: Instant,
     deadline: Option<Instant>,
     /// A response from the body, which the ordered core of the stream has as well: it is given when time is up.
     body: Option<RpcOutcome>,
@@ -63,7 +79,7 @@ impl Exchange {
         options: RequestOptions,
     ) -> Result<Settled, Error> {
         core.check_alive()?;
-        let Draft { number, method, session, body } = draft;
+        let Draft { number, method, session, body, subscriber } = draft;
         let cancel = options.cancel_on_drop.unwrap_or(core.options.cancel_on_drop);
         let concerns_session =
             session.is_some() || *method == *METHODS.session_new || *method == *METHODS.session_fork;
@@ -93,7 +109,9 @@ impl Exchange {
             link,
             using,
             ordered,
+            subscriber,
             started,
+            sent: started,
             body: None,
             lost: None,
             core,
@@ -108,8 +126,8 @@ impl Exchange {
         }
         let result = self.exchange(body, is_turn, replays).await;
         // A turn that ran into its time limit is cancelled with its ticket.
-        if is_turn && !self.ticket.is_waiting() {
-            self.core.outbox.end_turn(self.ticket.number());
+        if !self.ticket.is_waiting() {
+            self.ticket.forget();
         }
         let succeeded = matches!(&result, Ok(settled) if settled.outcome.is_ok());
         self.renew_agent_requests(succeeded);
@@ -135,57 +153,25 @@ impl Exchange {
 
     async fn exchange(&mut self, body: Bytes, is_turn: bool, replays: bool) -> Result<Settled, Error> {
         self.open_session_stream().await?;
-        let mut slot = self.enter_outbox(is_turn).await?;
-        let replay = match *self.method == *METHODS.session_load {
-            true => Some(Replay::Everything),
-            false => replays.then_some(Replay::Conversation),
-        };
-        if let Some((session, replay)) = self.session.clone().zip(replay) {
-            self.link.input(|core, _| core.loading(self.ticket.number(), session, replay));
-        }
-        self.ticket.start();
-        if *self.method == *METHODS.initialize && !self.core.was_answered() {
-            self.link.input(|core, _| core.introducing());
-        }
-        self.core.tap_outbound(&body);
-        // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
-        let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;
-        let mut handover = Some(Handover::default());
-        self.ticket.posting = Some(self.post(&body, handover.clone().unwrap_or_default()));
-        let mut retries = 0;
-        let mut time_is_up = std::pin::pin!(sleep_until(self.deadline));
+        let mut retries = RETRIES;
         let settled = loop {
-            let handed_over = async {
-                match handover.as_ref().filter(|_| !status_comes_first && slot.is_some()) {
-                    Some(handover) => handover.completed().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                outcome = &mut self.ticket.receiver => break self.on_settled(outcome.ok())?,
-                outcome = finished(&mut self.ticket.posting) => {
-                    self.ticket.posting = None;
-                    if let Some(delay) = self.retry_after(&outcome).filter(|_| retries < RETRIES) {
-                        retries += 1;
-                        let again = self.post(&body, handover.clone().unwrap_or_default());
-                        self.ticket.posting = Some(Box::pin(async move {
-                            tokio::time::sleep(delay).await;
-                            again.await
-                        }));
-                        continue;
-                    }
-                    handover = None;
-                    slot = None;
-                    if let Some(settled) = self.on_posted(outcome)? {
+            let slot = self.enter_outbox(is_turn).await?;
+            if retries == RETRIES {
+                self.core.tap_outbound(&body);
+            }
+            let handover = Handover::default();
+            self.start(replays, handover.clone());
+            match self.send(&body, handover, slot, retries > 0).await? {
+                Sending::Settled(settled) => break settled,
+                Sending::Refused(delay) => {
+                    retries -= 1;
+                    if let Some(settled) = self.pause(delay).await? {
                         break settled;
                     }
                 }
-                () = handed_over => slot = None,
-                () = &mut time_is_up => break self.on_deadline()?,
             }
         };
-        self.forget();
+        self.ticket.forget();
         // The response to the POST is often there too. If not, a task waits for it.
         if let Some(mut posting) = self.ticket.posting.take()
             && futures::poll!(&mut posting).is_pending()
@@ -195,6 +181,95 @@ impl Exchange {
             });
         }
         Ok(settled)
+    }
+
+    /// The request is about to be sent.
+    fn start(&mut self, replays: bool, handover: Handover) {
+        let replay = match *self.method == *METHODS.session_load {
+            true => Some(Replay::Everything),
+            false => replays.then_some(Replay::Conversation),
+        };
+        if let Some((session, replay)) = self.session.clone().zip(replay) {
+            self.link.input(|core, _| core.loading(self.ticket.number(), session, replay));
+        }
+        if let Some(subscriber) = self.subscriber.take() {
+            let _ = subscriber.send(self.core.hub.subscribe(self.core.options.limits.subscriber));
+        }
+        self.sent = Instant::now();
+        self.ticket.start(self.sent, handover);
+        if *self.method == *METHODS.initialize && !self.core.was_answered() {
+            self.link.input(|core, _| core.introducing());
+        }
+    }
+
+    /// Sends the request, and waits for its response or for a refusal after which it may be sent again.
+    async fn send(
+        &mut self,
+        body: &Bytes,
+        handover: Handover,
+        mut slot: Option<Slot>,
+        again: bool,
+    ) -> Result<Sending, Error> {
+        // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
+        // Where its status comes first, that one is waited for, and not for ever.
+        let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;
+        let status_timeout = self.core.options.timeouts.headers;
+        self.ticket.posting = Some(self.post(body, handover.clone()));
+        let mut time_is_up = std::pin::pin!(sleep_until(self.deadline));
+        loop {
+            let handed_over = async {
+                match slot.is_some() {
+                    true => handover.completed().await,
+                    false => std::future::pending().await,
+                }
+                if status_comes_first {
+                    tokio::time::sleep(status_timeout).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                outcome = &mut self.ticket.receiver => {
+                    return self.on_settled(outcome.ok()).map(Sending::Settled);
+                }
+                outcome = finished(&mut self.ticket.posting) => {
+                    self.ticket.posting = None;
+                    slot = None;
+                    if let Some(delay) = self.retry_after(&outcome).filter(|_| again) {
+                        return Ok(Sending::Refused(delay));
+                    }
+                    if let Some(settled) = self.on_posted(outcome)? {
+                        return Ok(Sending::Settled(settled));
+                    }
+                }
+                () = handed_over => {
+                    slot = None;
+                    if status_comes_first {
+                        // The stream may still bring the response.
+                        self.ticket.posting = None;
+                        self.on_posted(Err(PostFailure::Unknown(self.timeout(Phase::Headers))))?;
+                    }
+                }
+                () = &mut time_is_up => return self.on_deadline().map(Sending::Settled),
+            }
+        }
+    }
+
+    /// Waits before the request is sent again. Meanwhile it counts as not sent: a cancel withdraws it.
+    async fn pause(&mut self, delay: Duration) -> Result<Option<Settled>, Error> {
+        self.ticket.unsent();
+        self.link.core().forget(self.ticket.number());
+        if !self.core.outbox.unstart_turn(self.ticket.number()) {
+            self.ticket.forget();
+            return Err(Error::Withdrawn { method: self.method.to_string() });
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut self.ticket.receiver => match outcome {
+                Ok(Ok(settled)) => Ok(Some(settled)),
+                outcome => Err(self.not_sent(outcome.ok())),
+            },
+            () = tokio::time::sleep(delay) => Ok(None),
+        }
     }
 
     fn post(&self, body: &Bytes, handover: Handover) -> Posting {
@@ -232,6 +307,13 @@ impl Exchange {
 
     fn on_posted(&mut self, outcome: Result<Posted, PostFailure>) -> Result<Option<Settled>, Error> {
         let (number, session) = (self.ticket.number(), self.session.clone());
+        if !matches!(outcome, Err(PostFailure::NotTaken(_))) {
+            self.ticket.handed_over();
+        }
+        let outcome = outcome.map_err(|failure| match failure {
+            PostFailure::Unsaid(error) if self.stream_may_answer() => PostFailure::Unknown(error),
+            failure => failure,
+        });
         match outcome {
             Ok(Posted::Response { status, content_type, body }) => {
                 let outcome = self.read_response(status, content_type, body)?;
@@ -259,7 +341,7 @@ impl Exchange {
             Ok(Posted::Accepted) => {
                 self.core.mark_answered();
                 self.ticket.mark_unconfirmed(None);
-                let since = self.link.moment(self.started);
+                let since = self.link.moment(self.sent);
                 self.link.input(|core, now| core.accepted(now, since, number, session));
                 Ok(None)
             }
@@ -268,12 +350,12 @@ impl Exchange {
                 let error = Arc::new(error);
                 self.ticket.mark_unconfirmed(Some(error.clone()));
                 self.lost = Some(error);
-                let since = self.link.moment(self.started);
+                let since = self.link.moment(self.sent);
                 self.link.input(|core, now| core.post_lost(now, since, number, session));
                 Ok(None)
             }
             Err(failure) => {
-                self.forget();
+                self.ticket.forget();
                 // A response that came on another stream is worth more than a POST that failed after it.
                 match self.body.take() {
                     Some(outcome) => Ok(Some(Settled { outcome, order: Order::Unverified })),
@@ -283,8 +365,14 @@ impl Exchange {
         }
     }
 
+    /// Whether the stream may bring a response whose POST failed: it was open, and this is not the first request of the
+    /// connection, which is repeated at no cost.
+    fn stream_may_answer(&self) -> bool {
+        self.core.was_answered() && matches!(self.link.state(), LinkState::Live | LinkState::Down)
+    }
+
     fn read_response(
-        &self,
+        &mut self,
         status: u16,
         content_type: Option<HeaderValue>,
         body: Bytes,
@@ -300,7 +388,7 @@ impl Exchange {
         });
         let Some(outcome) = outcome else {
             let start = String::from_utf8_lossy(&body).chars().take(1024).collect();
-            self.forget();
+            self.ticket.forget();
             let content_type = content_type.and_then(|value| value.to_str().map(str::to_owned).ok());
             return Err(Error::UnexpectedBody { status, content_type, start });
         };
@@ -325,13 +413,6 @@ impl Exchange {
                 Err(self.timeout(phase))
             }
         }
-    }
-
-    /// Takes the request out of every table.
-    fn forget(&self) {
-        self.ticket.take();
-        // The reader has less to wait for and need not wake.
-        self.link.core().forget(self.ticket.number());
     }
 
     /// The call was ended before anything was sent.

@@ -22,5 +22,5 @@ pub(crate) use gate::Gate;
 pub(crate) use notices::{Notices, run as run_notices};
 pub(crate) use one_way::send_one_way;
 pub use options::RequestOptions;
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::{Outbox, Slot};
 pub(crate) use ticket::{Settled, Waiter};

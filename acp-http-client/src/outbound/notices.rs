@@ -91,12 +91,20 @@ async fn send(core: Arc<Core>, mut notice: Notice) {
     let ending = tokio::time::timeout(core.options.timeouts.cancel, posting);
     let (_, ended) = tokio::join!(delivering, ending);
     let link = core.links.get(&core, session.as_ref());
-    if ended.is_ok() {
-        core.outbox.end_turn(number);
-        link.core().forget(number);
-    } else {
-        link.input(|core, now| core.doubt(now, number));
+    let Ok(outcome) = ended else { return link.input(|core, now| core.doubt(now, number)) };
+    if let Err(PostFailure::Unknown(_) | PostFailure::Unsaid(_)) = outcome {
+        // The turn may run, or even begin: the cancel is repeated as often as any other.
+        tokio::time::sleep(time_of_repeats(&core)).await;
     }
+    core.outbox.end_turn(number);
+    link.core().forget(number);
+}
+
+/// How long the pauses between the repetitions of a cancel take together, at most.
+fn time_of_repeats(core: &Core) -> Duration {
+    let times = &core.options.timeouts;
+    let doublings = 1_u32.checked_shl(core.options.cancel_repeats).unwrap_or(u32::MAX);
+    times.cancel_repeat.saturating_mul(doublings).min(times.cancel)
 }
 
 impl fmt::Debug for Notices {
@@ -134,10 +142,11 @@ async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
 
 /// Cancels the turn, for which the protocol has a message of its own.
 async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> Result<(), Error> {
-    let Some(session) = turn.filter(|_| core.outbox.is_running(number)) else { return Ok(()) };
+    let Some(session) = turn else { return Ok(()) };
+    let Some(cancelling) = core.outbox.cancel_again(&session, &[number]) else { return Ok(()) };
     let notification = CancelNotification::new(session.clone());
     let body = encode(AGENT_METHOD_NAMES.session_cancel, &notification)?;
-    cancel_turns(core, session, body, vec![number]).await
+    cancel_turns(core, session, body, vec![number], cancelling).await
 }
 
 fn encode(method: &str, params: &impl Serialize) -> Result<Bytes, Error> {

@@ -39,12 +39,14 @@ struct Turn {
 }
 
 /// What a cancel finds.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Cancelled {
     /// Prompts that were not sent yet: they are withdrawn.
     pub(super) withdrawn: Vec<u64>,
     /// The turns that run.
     pub(super) running: Vec<u64>,
+    /// The cancel counts from here on: no prompt is sent before it has its status.
+    pub(super) cancelling: Cancelling,
 }
 
 impl Outbox {
@@ -81,6 +83,17 @@ impl Outbox {
         }
     }
 
+    /// The server refused the prompt unread: its turn has not started. `false` if it was cancelled: then it is over.
+    pub(super) fn unstart_turn(&self, number: u64) -> bool {
+        for turn in self.lock().values_mut().flat_map(|lane| &mut lane.turns) {
+            if turn.number == number {
+                turn.started = false;
+                return !turn.cancelled;
+            }
+        }
+        true
+    }
+
     /// The turn of this prompt is over, or was never sent.
     pub(crate) fn end_turn(&self, number: u64) {
         let mut lanes = self.lock();
@@ -112,32 +125,43 @@ impl Outbox {
         turns.map(|turn| turn.number).collect()
     }
 
-    pub(super) fn is_running(&self, number: u64) -> bool {
-        self.lock().values().any(|lane| lane.turns.iter().any(|turn| turn.number == number))
-    }
-
-    /// Marks the turns of a session as cancelled, and withdraws those that were not started.
-    pub(super) fn cancel(&self, session: &Arc<str>) -> Cancelled {
+    /// Marks the turns of a session as cancelled, withdraws those that were not started, and counts the cancel.
+    pub(super) fn cancel(self: &Arc<Self>, session: &Arc<str>) -> Cancelled {
         let mut lanes = self.lock();
-        let mut cancelled = Cancelled::default();
-        if let Some(lane) = lanes.get_mut(session) {
-            lane.turns.retain_mut(|turn| {
-                turn.cancelled = true;
-                let list = if turn.started { &mut cancelled.running } else { &mut cancelled.withdrawn };
-                list.push(turn.number);
-                turn.started
-            });
-            if !lane.is_used() {
-                lanes.remove(session);
-            }
-        }
-        cancelled
+        let lane = lanes.entry(session.clone()).or_insert_with(Lane::new);
+        lane.cancels += 1;
+        let (mut withdrawn, mut running) = (Vec::new(), Vec::new());
+        lane.turns.retain_mut(|turn| {
+            turn.cancelled = true;
+            let list = if turn.started { &mut running } else { &mut withdrawn };
+            list.push(turn.number);
+            turn.started
+        });
+        drop(lanes);
+        Cancelled { withdrawn, running, cancelling: self.counted(session) }
     }
 
-    /// A cancel is about to be sent. It counts until the guard is dropped.
-    pub(super) fn cancelling(self: &Arc<Self>, session: &Arc<str>) -> Cancelling {
-        self.lock().entry(session.clone()).or_insert_with(Lane::new).cancels += 1;
+    /// Counts another cancel of these turns; `None` if none of them runs.
+    pub(super) fn cancel_again(self: &Arc<Self>, session: &Arc<str>, turns: &[u64]) -> Option<Cancelling> {
+        let mut lanes = self.lock();
+        let lane = lanes.get_mut(session)?;
+        if !lane.turns.iter().any(|turn| turns.contains(&turn.number)) {
+            return None;
+        }
+        lane.cancels += 1;
+        drop(lanes);
+        Some(self.counted(session))
+    }
+
+    /// A cancel that was counted.
+    fn counted(self: &Arc<Self>, session: &Arc<str>) -> Cancelling {
         Cancelling { outbox: self.clone(), session: session.clone() }
+    }
+
+    /// Whether a cancel of the session has no status yet.
+    #[cfg(test)]
+    pub(crate) fn is_cancelling(&self, session: &Arc<str>) -> bool {
+        self.lock().get(session).is_some_and(|lane| lane.cancels > 0)
     }
 
     /// Waits until no cancelled turn runs in the session and every cancel has its status; `false` if the time was up

@@ -10,7 +10,7 @@ use crate::{
     client::Core,
     inbound::LinkState,
     rpc::RpcOutcome,
-    transport::{PostFailure, Posted},
+    transport::{Handover, PostFailure, Posted},
 };
 
 /// A response to one of our requests.
@@ -32,12 +32,14 @@ pub(crate) struct Waiter {
     pub(crate) unconfirmed: bool,
     /// What became of its POST, if that broke.
     pub(crate) lost: Option<Arc<Error>>,
+    /// How much of it was handed over, once it is being sent.
+    pub(super) handover: Option<Handover>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }
 
 impl Waiter {
     pub(super) fn is_turn(&self) -> bool {
-        *self.method == *AGENT_METHOD_NAMES.session_prompt
+        is_turn(&self.method)
     }
 
     /// Wakes the caller. A caller that went away is normal.
@@ -46,19 +48,29 @@ impl Waiter {
     }
 }
 
+fn is_turn(method: &str) -> bool {
+    method == AGENT_METHOD_NAMES.session_prompt
+}
+
 /// The right to a response. Dropping it removes the request from the table and, if the request was sent and not
 /// answered, cancels it.
 pub(crate) struct Ticket {
     core: Arc<Core>,
     number: u64,
+    session: Option<Arc<str>>,
+    is_turn: bool,
     pub(crate) receiver: oneshot::Receiver<Result<Settled, Error>>,
     /// The POST, while it is open.
     pub(super) posting: Option<Posting>,
     /// Whether the request may have reached the server.
     sent: bool,
+    /// How much of the request was handed over, while its POST has no status.
+    handover: Option<Handover>,
     /// Whether the response arrived and is only deferred.
     pub(super) answered: bool,
     cancel_on_drop: bool,
+    /// Whether no table has the request any more.
+    forgotten: bool,
 }
 
 /// A POST under way.
@@ -75,16 +87,30 @@ impl Ticket {
     ) -> Self {
         let (sender, receiver) = oneshot::channel();
         let since = Instant::now();
-        let waiter = Waiter { method, session, since, ordered, unconfirmed: false, lost: None, sender };
+        let is_turn = is_turn(&method);
+        let waiter = Waiter {
+            method,
+            session: session.clone(),
+            since,
+            ordered,
+            unconfirmed: false,
+            lost: None,
+            handover: None,
+            sender,
+        };
         core.pending().register(number, waiter);
         Self {
             core: core.clone(),
             number,
+            session,
+            is_turn,
             receiver,
             posting: None,
             sent: false,
+            handover: None,
             answered: false,
             cancel_on_drop,
+            forgotten: false,
         }
     }
 
@@ -93,10 +119,38 @@ impl Ticket {
     }
 
     /// The request is about to be sent.
-    pub(crate) fn start(&mut self) {
-        self.sent = true;
+    pub(super) fn start(&mut self, now: Instant, handover: Handover) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
-            waiter.since = Instant::now();
+            waiter.since = now;
+            waiter.handover = Some(handover.clone());
+        }
+        (self.sent, self.handover) = (true, Some(handover));
+    }
+
+    /// The POST has its status, or broke after it may have arrived: it cannot be withdrawn any more.
+    pub(super) fn handed_over(&mut self) {
+        self.handover = None;
+        if let Some(waiter) = self.core.pending().get_mut(self.number) {
+            waiter.handover = None;
+        }
+    }
+
+    /// The server refused the request unread: it counts as not sent.
+    pub(super) fn unsent(&mut self) {
+        self.sent = false;
+        self.handed_over();
+    }
+
+    /// Takes the request out of every table. Its turn is over.
+    pub(super) fn forget(&mut self) {
+        if std::mem::replace(&mut self.forgotten, true) {
+            return;
+        }
+        self.take();
+        // The reader has less to wait for and need not wake.
+        self.core.links.get(&self.core, self.session.as_ref()).core().forget(self.number);
+        if self.is_turn {
+            self.core.outbox.end_turn(self.number);
         }
     }
 
@@ -120,9 +174,11 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let Some(waiter) = self.take() else { return };
+        let Some(waiter) = self.take() else { return self.forget() };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
-        if self.sent && !self.answered && self.cancel_on_drop {
+        // What was not handed over whole cannot run.
+        let sent = self.sent && !self.handover.as_ref().is_some_and(Handover::withdraw);
+        if sent && !self.answered && self.cancel_on_drop {
             // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
@@ -141,13 +197,11 @@ impl Drop for Ticket {
                     }
                 });
             } else {
-                link.core().forget(self.number);
-                self.core.outbox.end_turn(self.number);
+                self.forget();
             }
             self.core.notices.cancel(self.number, waiter, self.posting.take().filter(|_| !echoed));
         } else {
-            link.core().forget(self.number);
-            self.core.outbox.end_turn(self.number);
+            self.forget();
         }
     }
 }

@@ -31,6 +31,20 @@ impl EventId {
         matches!(&self.0, Kind::Text(text) if text.is_empty())
     }
 
+    /// Whether a header carries it unchanged: without control characters, and without spaces at its ends. Bytes that are
+    /// not UTF-8 were replaced, so that the server would not find it.
+    pub(crate) fn fits_header(&self) -> bool {
+        match &self.0 {
+            Kind::Number(_) => true,
+            Kind::Text(text) => {
+                let is_control = |character: char| character < ' ' || character == '\u{7f}';
+                !text.contains(is_control)
+                    && !text.contains(char::REPLACEMENT_CHARACTER)
+                    && text.trim_matches(' ').len() == text.len()
+            }
+        }
+    }
+
     /// How many bytes it takes besides the value itself.
     pub(crate) fn size(&self) -> usize {
         match &self.0 {
@@ -129,6 +143,15 @@ mod tests {
             assert_eq!((&*id.as_text(), id.as_number()), (text, number));
             assert_eq!(id.to_string(), text);
         }
+    }
+
+    #[test]
+    fn an_id_fits_a_header_if_it_arrives_as_it_is() {
+        let table = [("7", true), ("a b", true), ("a\u{200e}", true), ("a\u{7}", false), ("a\t", false)];
+        for (text, fits) in table.into_iter().chain([("a ", false), (" a", false), ("a\u{7f}", false)]) {
+            assert_eq!(EventId::from(text).fits_header(), fits, "{text:?}");
+        }
+        assert!(!EventId::read(b"a\xff").fits_header());
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl<T> Identity<T> {
     pub(crate) fn resume_point(&self) -> Option<String> {
         match self {
             Self::Sequence(sequence) => sequence.resume_point().map(|number| number.to_string()),
-            Self::Opaque(tail) => tail.last().map(EventId::to_string),
+            Self::Opaque(tail) => tail.last().map(|id| id.as_text().into_owned()),
         }
     }
 

@@ -102,16 +102,22 @@ impl Tail {
             }
             self.reused = true;
         }
-        self.last = Some(id.clone());
-        self.last_identified = true;
+        self.move_to(id);
         content
     }
 
     /// Moves behind an event that was skipped unread, so that it is never fetched again.
     pub(super) fn skip(&mut self, id: Option<&EventId>) {
         if let Some(id) = id.filter(|id| !id.is_empty()) {
+            self.move_to(id);
+        }
+    }
+
+    /// The next opening begins behind this event, if a header can name it.
+    fn move_to(&mut self, id: &EventId) {
+        self.last_identified = id.fits_header();
+        if self.last_identified {
             self.last = Some(id.clone());
-            self.last_identified = true;
         }
     }
 

@@ -1,7 +1,8 @@
 //! Whether a message was handed over whole.
 
 use std::{
-    convert::Infallible,
+    error::Error,
+    fmt,
     pin::Pin,
     sync::{
         Arc,
@@ -17,29 +18,38 @@ use tokio::sync::Notify;
 /// A body is sent in pieces of this size.
 const PIECE: usize = 64 * 1024;
 
-/// Counts how much of a message was handed to the HTTP connection, and says when it was all of it.
+/// Counts how much of a message was handed to the HTTP connection, and says when it was all of it. Until then the
+/// message can be withdrawn: a server cannot run what it has not read to its end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handover(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many bytes were handed over; [`WHOLE`] once it was all of them.
+    /// How many bytes were handed over; [`WHOLE`] once it was all of them, and [`WITHDRAWN`] once that cannot happen.
     taken: AtomicUsize,
     notify: Notify,
 }
 
 const WHOLE: usize = usize::MAX;
+const WITHDRAWN: usize = usize::MAX - 1;
 
 impl Handover {
     /// The body to send. Counting starts over with each.
     pub(super) fn body(&self, bytes: &Bytes) -> reqwest::Body {
-        self.0.taken.store(0, Ordering::Release);
+        self.0.change(|_| 0);
         reqwest::Body::wrap(Pieces { rest: bytes.clone(), handover: self.clone() })
     }
 
     /// How many bytes of the last body were handed over, if it was not all of it.
     pub(super) fn incomplete(&self) -> Option<usize> {
         Some(self.0.taken.load(Ordering::Acquire)).filter(|taken| *taken != WHOLE)
+    }
+
+    /// Keeps the last byte from being handed over; `false` if it was.
+    pub(crate) fn withdraw(&self) -> bool {
+        let taken = &self.0.taken;
+        let withdrawn = |taken| if taken == WHOLE { None } else { Some(WITHDRAWN) };
+        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, withdrawn).is_ok()
     }
 
     /// Waits until the message was handed over whole.
@@ -54,6 +64,26 @@ impl Handover {
     }
 }
 
+impl State {
+    /// Changes the count, unless the message was withdrawn; whether it was not.
+    fn change(&self, change: impl Fn(usize) -> usize) -> bool {
+        let change = |taken| if taken == WITHDRAWN { None } else { Some(change(taken)) };
+        self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+}
+
+/// The message was withdrawn.
+#[derive(Debug)]
+struct Withdrawn;
+
+impl fmt::Display for Withdrawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the message was withdrawn")
+    }
+}
+
+impl Error for Withdrawn {}
+
 struct Pieces {
     rest: Bytes,
     handover: Handover,
@@ -61,23 +91,24 @@ struct Pieces {
 
 impl Body for Pieces {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Withdrawn;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Withdrawn>>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
         let size = PIECE.min(self.rest.len());
         let piece = self.rest.split_to(size);
         let state = &self.handover.0;
-        if self.rest.is_empty() {
-            state.taken.store(WHOLE, Ordering::Release);
+        let is_last = self.rest.is_empty();
+        if !state.change(|taken| if is_last { WHOLE } else { taken + size }) {
+            return Poll::Ready(Some(Err(Withdrawn)));
+        }
+        if is_last {
             state.notify.notify_waiters();
-        } else {
-            state.taken.fetch_add(size, Ordering::AcqRel);
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
@@ -88,5 +119,34 @@ impl Body for Pieces {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(body: &mut reqwest::Body) -> Option<bool> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        match Pin::new(body).poll_frame(&mut context) {
+            Poll::Ready(frame) => frame.map(|frame| frame.is_ok()),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_message_is_withdrawn_until_its_last_byte_was_handed_over() {
+        let bytes = Bytes::from(vec![0; PIECE + 1]);
+        let handover = Handover::default();
+        let mut body = handover.body(&bytes);
+        assert_eq!((next(&mut body), handover.incomplete()), (Some(true), Some(PIECE)));
+        assert!(handover.withdraw() && handover.withdraw());
+        assert_eq!(next(&mut body), Some(false));
+        assert_eq!(next(&mut handover.body(&bytes)), Some(false), "it is not sent again either");
+
+        let handover = Handover::default();
+        let mut body = handover.body(&bytes);
+        assert_eq!([next(&mut body), next(&mut body)], [Some(true); 2]);
+        assert!(handover.incomplete().is_none() && !handover.withdraw());
     }
 }

@@ -54,6 +54,9 @@ pub(crate) enum PostFailure {
     NotTaken(Error),
     /// The message was received and failed.
     Failed(Error),
+    /// The message was received, and the status does not say what became of it: the stream may still deliver its
+    /// response.
+    Unsaid(Error),
     /// The message may have been received, and the stream may still deliver its response.
     Unknown(Error),
 }
@@ -61,7 +64,7 @@ pub(crate) enum PostFailure {
 impl PostFailure {
     pub(crate) fn into_error(self) -> Error {
         match self {
-            Self::NotTaken(error) | Self::Failed(error) | Self::Unknown(error) => error,
+            Self::NotTaken(error) | Self::Failed(error) | Self::Unsaid(error) | Self::Unknown(error) => error,
         }
     }
 }
@@ -169,6 +172,11 @@ impl Transport {
         }
         if let Some(rpc) = rpc_error(&error) {
             return PostFailure::Failed(Error::Rpc { error: rpc, status: Some(error.status) });
+        }
+        // A problem report is the server's account of what became of the message.
+        let said = error.status == 503 || error.problem.is_some();
+        if error.status >= 500 && !said && post.handover.incomplete().is_none() {
+            return PostFailure::Unsaid(Error::Http(Box::new(error)));
         }
         match error.status {
             413 => PostFailure::Failed(Error::PayloadTooLarge {

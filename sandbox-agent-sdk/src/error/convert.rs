@@ -137,6 +137,7 @@ impl Timeout {
 impl Phase {
     fn from_wire(phase: wire::Phase) -> Self {
         match phase {
+            wire::Phase::Outbox => Self::Outbox,
             wire::Phase::Headers => Self::Headers,
             wire::Phase::Response => Self::Answer,
             wire::Phase::Confirmation => Self::Confirmation,

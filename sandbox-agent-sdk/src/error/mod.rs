@@ -381,6 +381,7 @@ impl Error {
         match self {
             Self::AgentEnded(end) => end.sent,
             Self::ConnectionEnded { sent, .. } => *sent,
+            Self::Timeout(timeout) => timeout.phase != Phase::Outbox,
             // The status comes from a gateway, or from the server before it forwarded the call.
             Self::Http(error) => error.status >= 500 && error.status != 503,
             Self::Disconnected { .. }
@@ -392,7 +393,6 @@ impl Error {
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
             | Self::IncompleteTurn(_)
-            | Self::Timeout(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
             Self::Config(_)

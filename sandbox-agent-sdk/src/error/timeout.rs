@@ -56,6 +56,8 @@ impl Timeout {
 pub enum Phase {
     /// A healthy server.
     Health,
+    /// Earlier messages about the session to be sent. Nothing was sent.
+    Outbox,
     /// The first byte of a response.
     Headers,
     /// The rest of a response.
@@ -84,6 +86,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Health => "the server to be healthy",
+            Self::Outbox => "earlier messages about the session to be sent",
             Self::Headers => "the response headers",
             Self::Body => "the rest of the response",
             Self::Answer => "the response",

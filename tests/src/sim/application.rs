@@ -4,7 +4,7 @@ use std::{
     future::{Future, IntoFuture},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -105,8 +105,14 @@ impl Application {
     }
 
     async fn cancelled_turn(&self, session: &str, tag: String, delay: Duration, twice: bool) -> bool {
+        // Some applications prompt again as soon as the turn has ended, even if the cancel has not.
+        let follows = !twice && self.world.random(&format!("follow {tag}")).per_mille(500);
+        let over = AtomicBool::new(false);
         let cancels = async {
             tokio::time::sleep(delay).await;
+            if follows && over.load(Ordering::Relaxed) {
+                return;
+            }
             self.world.ledger().turns.entry(tag.clone()).or_default().cancelled = true;
             self.world.note(|| format!("application: cancels {tag}"));
             for _ in 0..=u8::from(twice) {
@@ -117,7 +123,12 @@ impl Application {
             }
         };
         // The turn ends before its cancel, or the other way round; the cancel is not for the next one.
-        let (known, ()) = tokio::join!(biased; self.turn(session, &tag, None), cancels);
+        let turns = async {
+            let known = self.turn(session, &tag, None).await;
+            over.store(true, Ordering::Relaxed);
+            if known && follows { self.turn(session, &format!("{tag}n"), None).await } else { known }
+        };
+        let (known, ()) = tokio::join!(biased; turns, cancels);
         known
     }
 

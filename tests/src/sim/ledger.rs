@@ -51,6 +51,8 @@ pub(super) struct TurnRecord {
 #[derive(Debug, Default)]
 pub(super) struct RequestRecord {
     pub(super) backlog: bool,
+    /// Whether the client has reported it as replayed.
+    pub(super) replayed: bool,
     pub(super) dispatched: u32,
     pub(super) answered: u32,
 }
@@ -61,6 +63,8 @@ pub(super) struct Ledger {
     pub(super) emitted: Vec<Emitted>,
     pub(super) turns: BTreeMap<String, TurnRecord>,
     pub(super) calls: BTreeMap<String, TurnRecord>,
+    /// The sessions of which a cancel was refused or lost.
+    pub(super) lost_cancels: BTreeSet<String>,
     pub(super) requests: BTreeMap<String, RequestRecord>,
     pub(super) generation: u32,
     /// The directory that each session was created in, by the generation and its id: programs name it by the stored session.

@@ -66,6 +66,7 @@ impl Network {
             format!("network: {label}: {:?}, out {:?}, back {:?}", delivery.fate, delivery.out, delivery.back)
         });
         let Delivery { fate, out, back, .. } = delivery;
+        self.check_cancels(&message, fate);
         if !self.server.is_up() || fate == Fate::Refused {
             return Err(not_sent());
         }
@@ -117,6 +118,25 @@ impl Network {
                 tokio::time::sleep(back).await;
                 Ok(respond(reply, (fate == Fate::CutBody).then_some(delivery.place)))
             }
+        }
+    }
+
+    /// A prompt is not sent after it was cancelled or dropped. Takes note of cancels that are lost.
+    fn check_cancels(&self, message: &Value, fate: Fate) {
+        let mut ledger = self.world.ledger();
+        match message["method"].as_str() {
+            Some("session/prompt") if self.world.plan.memory.is_none() => {
+                let tag = message["params"]["prompt"][0]["text"].as_str().unwrap_or_default();
+                let cancelled = ledger.turns.get(tag).is_some_and(|turn| turn.cancelled);
+                drop(ledger);
+                if cancelled {
+                    self.world.fail(format!("{tag} was sent after it was cancelled"));
+                }
+            }
+            Some("session/cancel") if fate != Fate::Arrives => {
+                ledger.lost_cancels.extend(message["params"]["sessionId"].as_str().map(str::to_owned));
+            }
+            _ => {}
         }
     }
 

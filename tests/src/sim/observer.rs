@@ -93,6 +93,16 @@ impl Observer {
             Event::TooLarge { error } => world.fail(format!("{error}")),
             Event::AgentRequest { id, request } => {
                 world.note(|| format!("client: agent request {id}, {:?}", request.meta.origin));
+                let live = request.meta.origin == Origin::Live;
+                let replayed = {
+                    let mut ledger = world.ledger();
+                    let record = ledger.requests.entry(format!("a{id}")).or_default();
+                    record.replayed |= !live;
+                    record.replayed
+                };
+                if live && replayed {
+                    world.fail(format!("a{id} was replayed first, and is live now"));
+                }
             }
             Event::ResponseLost { id, error, .. } => {
                 world.note(|| format!("client: the answer to {id} was lost: {error}"));

@@ -201,6 +201,12 @@ impl Plan {
         }
     }
 
+    /// Whether a cancel that is not refused ends its turn: the stream stays open, and messages arrive in time.
+    pub(super) fn delivers_cancels(&self) -> bool {
+        let Faults { cut, stall, open, post, hang, slow_post, .. } = self.faults;
+        self.restarts == 0 && cut + stall + open + post + hang + slow_post == 0
+    }
+
     /// Whether event ids are numbers by which a loss can be seen.
     pub(super) fn is_numbered(&self) -> bool {
         !matches!(self.model, Model::Auto | Model::Official)

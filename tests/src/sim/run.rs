@@ -207,7 +207,12 @@ fn check_ledger(application: &Application) {
     });
     let unexpected = unexpected.map(|tag| format!("{tag} was executed although its error denies it"));
     let uncancelled = ledger.turns.iter().find(|(tag, record)| {
-        world.plan.calm && tag.ends_with('L') && record.cancelled && record.stop_reason == Some("end_turn")
+        let delivered = tag.split('.').next().is_some_and(|session| !ledger.lost_cancels.contains(session));
+        world.plan.delivers_cancels()
+            && delivered
+            && tag.ends_with('L')
+            && record.cancelled
+            && record.stop_reason == Some("end_turn")
     });
     let uncancelled = uncancelled.map(|(tag, _)| format!("{tag} was cancelled and ran to its end"));
     let lost = missing.map(|index| format!("u{index} was neither delivered nor reported as missing"));

@@ -7,7 +7,7 @@ use sdk_tests::sim::{Model, run};
 const SEEDS: u64 = 600;
 
 /// Seeds beyond those that broke an invariant once.
-const FOUND: [(Model, u64); 9] = [
+const FOUND: [(Model, u64); 12] = [
     // Events of a new incarnation, in gaps of the old one, over several openings.
     (Model::Rpc, 3_026_970),
     (Model::Rpc, 4_011_771),
@@ -22,6 +22,12 @@ const FOUND: [(Model, u64); 9] = [
     // History behind a quiet period, and a cut behind the last byte of an event.
     (Model::Early, 20_104_239),
     (Model::Auto, 40_018_985),
+    // A prompt that is sent again, after Retry-After, behind its cancel.
+    (Model::Official, 80),
+    // A cancel that is open when the next prompt is sent, and hits it.
+    (Model::Rpc, 5_754),
+    // A turn that was dropped, and whose POST ends with 504 before the prompt has arrived.
+    (Model::Early, 60_047_589),
 ];
 
 fn simulate(model: Model) {

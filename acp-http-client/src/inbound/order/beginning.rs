@@ -3,6 +3,7 @@
 use super::{Effect, Mark, Moment, Ordered, OrderedCore, Stream};
 use crate::{
     Barrier, EventId, Origin,
+    inbound::backlog::Held,
     rpc::{Body, Message},
 };
 
@@ -19,7 +20,8 @@ impl OrderedCore {
             _ => false,
         };
         let origin = if !self.backlog.is_open() {
-            if self.is_late_backlog(id.as_ref()) { Origin::Replayed } else { Origin::Live }
+            let replayed = self.is_late_backlog(id.as_ref()) || self.is_seen_request(&message);
+            if replayed { Origin::Replayed } else { Origin::Live }
         } else if ours {
             self.backlog_end = id.as_ref().and_then(EventId::as_number);
             self.close_backlog(Origin::Replayed, out);
@@ -27,7 +29,8 @@ impl OrderedCore {
         } else if self.is_before_first_response() {
             Origin::Replayed
         } else {
-            if self.backlog.push(id, message) {
+            let seen = self.is_seen_request(&message);
+            if self.backlog.push(id, message, seen) {
                 self.release_backlog(Origin::Replayed, out);
             }
             return;
@@ -55,6 +58,12 @@ impl OrderedCore {
         let number = || id.and_then(EventId::as_number);
         self.mark == Mark::Late
             && self.backlog_end.is_some_and(|end| number().is_some_and(|number| number < end))
+    }
+
+    /// Whether it is an agent request that an earlier opening brought. If nothing else identifies it, it may be another
+    /// client's from before this one, and it is not dispatched again.
+    fn is_seen_request(&self, message: &Message) -> bool {
+        self.mark == Mark::Alike && matches!(message.body, Body::Request { .. })
     }
 
     /// Whether the echo of our first response ends the backlog, so that nothing is live before it.
@@ -100,7 +109,8 @@ impl OrderedCore {
 
     fn release_backlog(&mut self, origin: Origin, out: &mut Vec<Effect>) {
         let now = self.last_bytes;
-        for (event_id, message) in self.backlog.take() {
+        for Held { event_id, message, seen } in self.backlog.take() {
+            let origin = if seen { Origin::Replayed } else { origin };
             self.deliver(now, Ordered { event_id, origin, message }, out);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::{Dialect, Limits};
+use crate::{Dialect, Limits, inbound::backlog::Held};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SESSION: &str = "s";
@@ -289,7 +289,7 @@ fn messages_of_an_unknown_origin_are_held_up_to_the_limit_and_are_old_above_it()
     let mut measured = Bench::new(&Dialect::OFFICIAL);
     measured.update("", text);
     let Some(Effect::Message(ordered)) = measured.out.pop() else { panic!("a message") };
-    let each = ordered.message.raw.len() + size_of::<(Option<EventId>, Message)>();
+    let each = ordered.message.raw.len() + size_of::<Held>();
     for (limit, origin) in [
         (Limits::default().backlog, Origin::Live),
         (count * each + 1, Origin::Live),
@@ -369,4 +369,47 @@ fn without_a_later_echo_a_response_behind_a_gap_is_unverified_after_a_time_limit
     assert_eq!(bench.settled(request), None);
     bench.pass(Duration::from_millis(1));
     assert_eq!(bench.settled(request), Some(Order::Unverified));
+}
+
+#[test]
+fn an_agent_request_that_was_replayed_without_an_id_is_never_live() {
+    for id in ["", "0"] {
+        let mut bench = Bench::new(&Dialect::AUTO);
+        bench.core.introducing();
+        let ask = |bench: &mut Bench, number: u32| {
+            let params = format!(r#"{{"sessionId":"{SESSION}"}}"#);
+            let method = "session/request_permission";
+            bench.event(
+                id,
+                format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#),
+            );
+        };
+        bench.open();
+        ask(&mut bench, 1);
+        ask(&mut bench, 2);
+        assert_eq!(bench.origins(), [Origin::Replayed; 2], "{id:?}");
+        // The stream is opened again before the end of the backlog is known, and once more after that.
+        bench.reopen();
+        bench.body();
+        ask(&mut bench, 1);
+        ask(&mut bench, 3);
+        bench.pass(3 * SECOND);
+        assert_eq!(bench.origins(), [Origin::Replayed, Origin::Live], "{id:?}");
+        bench.reopen();
+        ask(&mut bench, 2);
+        ask(&mut bench, 4);
+        assert_eq!(bench.origins(), [Origin::Replayed, Origin::Live], "{id:?}");
+    }
+}
+
+#[test]
+fn what_is_held_is_given_when_the_stream_ends() {
+    let mut bench = Bench::new(&Dialect::AUTO);
+    bench.core.introducing();
+    bench.open();
+    bench.body();
+    bench.update("", "held");
+    assert_eq!(bench.origins(), [], "nothing says yet whether it is old");
+    bench.core.end(bench.now, &mut bench.out);
+    assert_eq!(bench.origins(), [Origin::Live]);
 }

@@ -21,8 +21,9 @@ pub(super) enum Proof {
     None,
     /// It begins with an event that was seen before, or the server is another one.
     Overlap(Instant),
-    /// The whole buffer was asked for, which cannot be empty on the same server.
-    Buffer(Instant),
+    /// It may be silent: the event before it is too large to be fetched again, or the whole buffer was asked for. A probe
+    /// shows whether the server is the same one.
+    Probe(Instant),
 }
 
 impl Reader {
@@ -50,8 +51,8 @@ impl Reader {
         })?;
         let until = Instant::now() + PROOF_TIMEOUT;
         self.proof = match std::mem::take(&mut self.from_beginning) {
-            true if numbered => Proof::Buffer(until),
             false if overlaps => Proof::Overlap(until),
+            _ if numbered => Proof::Probe(until),
             _ => Proof::None,
         };
         if self.core.options.dialect.bootstrap {
@@ -81,8 +82,8 @@ impl Reader {
                 self.from_beginning = true;
                 Some(Stop::Reopen)
             }
-            Proof::Buffer(_) => {
-                tracing::debug!(stream = %self.link.source(), "the replay buffer is silent: probing the server");
+            Proof::Probe(_) => {
+                tracing::debug!(stream = %self.link.source(), "the stream is silent: probing the server");
                 probe(&self.core);
                 None
             }

@@ -1,5 +1,7 @@
 //! What a request waits for before it is sent.
 
+use tokio::time::Instant;
+
 use super::{Exchange, sleep_until};
 use crate::{Error, Phase, outbound::outbox::Slot};
 
@@ -23,7 +25,7 @@ impl Exchange {
         }
         match self.link.failure() {
             Some(error) => {
-                self.forget();
+                self.ticket.forget();
                 Err(error)
             }
             None => Ok(()),
@@ -34,7 +36,7 @@ impl Exchange {
     pub(super) async fn enter_outbox(&mut self, is_turn: bool) -> Result<Option<Slot>, Error> {
         let Some(session) = self.session.clone() else { return Ok(None) };
         let core = self.core.clone();
-        let until = self.started.checked_add(core.options.timeouts.cancel);
+        let until = Instant::now().checked_add(core.options.timeouts.cancel);
         let number = self.ticket.number();
         let entering = async {
             if is_turn && !core.outbox.settled(&session, until).await {
@@ -47,10 +49,10 @@ impl Exchange {
             biased;
             outcome = &mut self.ticket.receiver => return Err(self.not_sent(outcome.ok())),
             slot = entering => slot,
-            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Response)),
+            () = sleep_until(self.deadline) => return Err(self.timeout(Phase::Outbox)),
         };
         if slot.is_err() {
-            self.forget();
+            self.ticket.forget();
         } else if is_turn && !core.outbox.start_turn(&session, number) {
             return Err(Error::Withdrawn { method: self.method.to_string() });
         }

@@ -1,23 +1,31 @@
 //! Event ids, cancels, order and restarts are decided by facts.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
+use std::{
+    future::IntoFuture,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use acp_http_client::{
     AcpHttpClient, Continuity, Dialect, Error, Event, HttpSendError, HttpSender, Order, Origin, Phase,
     ReconnectPolicy, Timeouts, reqwest,
     schema::v1::{
-        CancelNotification, ContentBlock, ForkSessionRequest, LoadSessionRequest, PromptRequest, SessionId,
-        SetSessionModeRequest, TextContent,
+        CancelNotification, ContentBlock, ForkSessionRequest, LoadSessionRequest, NewSessionRequest,
+        PromptRequest, SessionId, SetSessionModeRequest, TextContent,
     },
 };
 use futures::future::BoxFuture;
 use mock_server::{Echo, Fault, Reply, Script, State, Step};
-use sdk_tests::{Collected, acp_server, client, collect_until, eventually, prompt, session, texts, within};
+use sdk_tests::{
+    Collected, acp_server, client, collect_until, eventually, handshake, prompt, session, texts, within,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
+
+use super::raw::{self, RawServer};
 
 fn say(session: &str, text: &str) -> Value {
     let update = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
@@ -49,13 +57,15 @@ async fn stream_of(events: String) -> String {
 
 #[tokio::test]
 async fn every_legal_event_id_delivers_every_update_once_and_in_order() {
-    let ids: [fn(usize) -> String; 6] = [
+    let ids: [fn(usize) -> String; 8] = [
         |_| "id: 0\n".to_owned(),
         |_| "id: same\n".to_owned(),
         |n| format!("id: {}\n", 1_700_000_000_000_u64 + 37 * n as u64),
         |n| format!("id: {}\n", 100 - n),
         |_| String::new(),
         |n| format!("id: a-{n}\n"),
+        |n| format!("id: a\u{200e}{n}\n"),
+        |n| format!("id: a\u{7}{n}\n"),
     ];
     for (row, id) in ids.into_iter().enumerate() {
         for dialect in [Dialect::AUTO, Dialect::RPC] {
@@ -107,6 +117,55 @@ async fn a_reopening_behind_ids_that_identify_nothing_is_unverified() {
         assert!(
             matches!(seen.events.last(), Some(Event::Reconnected { continuity, .. }) if *continuity == expected)
         );
+        hello.abort();
+    }
+}
+
+/// A server whose streams bring two events under these ids and end; the `Last-Event-ID` of each opening.
+async fn streams_that_end(ids: [&'static str; 2]) -> (String, Arc<Mutex<Vec<Option<Vec<u8>>>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let opened = Arc::new(Mutex::new(Vec::new()));
+    let openings = opened.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut buffer = vec![0; 65536];
+            let length = socket.read(&mut buffer).await.unwrap_or(0);
+            if buffer[..length].starts_with(b"GET") {
+                let mut lines = buffer[..length].split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+                let header = lines.find_map(|line| line.strip_prefix(b"last-event-id: ")).map(<[u8]>::to_vec);
+                openings.lock().unwrap().push(header);
+                let events: String = ids.map(|id| format!("id: {id}\ndata: {}\n\n", say("s", id))).concat();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+                let _ = socket.write_all(format!("{head}{events}").as_bytes()).await;
+            }
+        }
+    });
+    (url, opened)
+}
+
+#[tokio::test]
+async fn the_last_event_id_is_sent_as_it_came_or_the_reopening_is_unverified() {
+    let table: [([&str; 2], Option<&str>, Continuity); 4] = [
+        (["a\u{200e}1", "a\u{200e}2"], Some("a\u{200e}2"), Continuity::Resumed),
+        // No header can carry these.
+        (["a1", "a\u{7}"], Some("a1"), Continuity::Unverified),
+        (["a\u{7}1", "a\u{7}2"], None, Continuity::Unverified),
+        (["a1", "b "], Some("a1"), Continuity::Unverified),
+    ];
+    for (ids, point, expected) in table {
+        let (url, openings) = streams_that_end(ids).await;
+        let quick = ReconnectPolicy::default().base(Duration::from_millis(10));
+        let client = AcpHttpClient::builder(url).reconnect(quick).build().unwrap();
+        let mut events = client.events();
+        let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
+        let reconnected = |event: &Event| matches!(event, Event::Reconnected { .. });
+        let seen = collect_until(&mut events, "a reopening", reconnected).await;
+        let Some(Event::Reconnected { continuity, .. }) = seen.events.last() else { panic!("{seen:?}") };
+        assert_eq!(*continuity, expected, "{ids:?}");
+        let second = openings.lock().unwrap()[1].clone();
+        assert_eq!(second.as_deref(), point.map(str::as_bytes), "{ids:?}");
         hello.abort();
     }
 }
@@ -332,25 +391,56 @@ async fn a_restart_behind_a_silent_stream_is_known_by_a_probe() {
 }
 
 #[tokio::test]
-async fn a_failed_call_does_not_close_the_session_stream_of_another() {
-    let server = acp_server(|turn| match turn.text.as_str() {
-        "wait" => vec![Step::Wait(Duration::from_millis(500)), Step::Say("done".into())],
-        _ => vec![Step::Fail { code: -32000, message: "no".into(), data: None }],
-    })
-    .start()
-    .await;
-    let client = client(&server).dialect(Dialect::OFFICIAL).build().unwrap();
-    let session = session(&client).await;
+async fn a_request_that_is_sent_after_a_restart_does_not_fail_by_it() {
+    let server = acp_server(|_| vec![]).start().await;
+    let quick = ReconnectPolicy::default().base(Duration::from_millis(20));
+    let client = client(&server).reconnect(quick).probe("session/list", json!({})).build().unwrap();
+    session(&client).await;
+    // It was made before the restart, and the server asks to send it later.
+    let reply = Reply { headers: vec![("retry-after".into(), "3".into())], ..Reply::default() };
+    let busy = Fault::PostStatus { status: 503, execute: false, reply: Some(reply) };
+    server.inject(busy.on_method("session/new").times(1));
+    server.inject(Fault::ResponseOnStreamOnly.on_method("session/new"));
     let mut events = client.events();
+    let request = tokio::spawn(client.new_session(NewSessionRequest::new("/")).into_future());
+    eventually("the refusal", || server.fired("PostStatus") == 1).await;
+    server.restart(State::Lost).await;
+    collect_until(&mut events, "the restart", |event| matches!(event, Event::Restarted { .. })).await;
+    within("the request", request).await.unwrap().unwrap();
+    assert_eq!(server.fired("ResponseOnStreamOnly"), 1);
+}
+
+#[tokio::test]
+async fn a_failed_call_does_not_close_the_session_stream_of_another() {
+    let server = RawServer::start(|method, body| match (method, body["method"].as_str()) {
+        ("GET", _) => raw::Reply::Stream,
+        (_, Some("session/prompt")) => raw::Reply::status(202),
+        (_, Some("session/set_mode")) => raw::Reply::status(400),
+        _ => raw::Reply::result(body, raw::result(body)).header("acp-connection-id", "c"),
+    })
+    .await;
+    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
+    within("the handshake", handshake(&client)).await.unwrap();
+    // This client has not made the session: its stream is open only while calls use it.
+    let session = SessionId::new("s");
     let turn = tokio::spawn(prompt(&client, &session, "wait"));
-    eventually("the first prompt", || server.messages("session/prompt").len() == 1).await;
-    let unknown = client.request::<Value>("session/set_mode", &json!({"sessionId": session, "modeId": "?"}));
-    let _ = within("the failing call", unknown).await;
+    let accepted = || client.diagnostics().pending.iter().any(|pending| pending.unconfirmed);
+    eventually("the prompt to be accepted", accepted).await;
+    let mode = SetSessionModeRequest::new(session, "code");
+    let error = within("the failing call", client.set_session_mode(mode)).await.unwrap_err();
+    assert_eq!(error.http().map(|http| http.status), Some(400), "{error:?}");
+    let streams = || client.diagnostics().streams.len();
+    assert_eq!(streams(), 2, "the turn still uses the stream");
+    let prompt = server.received().into_iter().find(|one| one.body["method"] == "session/prompt").unwrap();
+    server.event(&say("s", "done"));
+    let result = json!({"stopReason": "end_turn"});
+    server.event(&json!({"jsonrpc": "2.0", "id": prompt.body["id"], "result": result}));
     within("the turn", turn).await.unwrap().unwrap();
-    assert_eq!(texts(&mut events), ["done"]);
+    assert_eq!(streams(), 2, "the session exists");
     // A call about a session that does not exist leaves no stream behind.
-    let _ = within("a prompt to nobody", prompt(&client, &SessionId::new("nobody"), "x")).await;
-    eventually("the stream to be closed", || client.diagnostics().streams.len() == 2).await;
+    let mode = SetSessionModeRequest::new("nobody", "code");
+    within("a call to nobody", client.set_session_mode(mode)).await.unwrap_err();
+    eventually("the stream to be closed", || streams() == 2).await;
 }
 
 #[tokio::test]
@@ -365,23 +455,4 @@ async fn a_message_that_the_server_asks_to_send_later_is_sent_later() {
     within("the prompt", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(texts(&mut events), ["ok"]);
     assert_eq!(server.messages("session/prompt").len(), 2);
-}
-
-#[tokio::test]
-async fn held_backlog_is_delivered_when_the_connection_ends() {
-    let server = acp_server(|_| vec![]).start().await;
-    server.emit(say("old", "backlog"));
-    let mut timeouts = Timeouts::default();
-    (timeouts.backlog_quiet, timeouts.backlog_limit) = (Duration::from_secs(60), Duration::from_secs(60));
-    let client = client(&server).timeouts(timeouts).build().unwrap();
-    let mut events = client.events();
-    server.inject(Fault::PostHangs.on_method("initialize"));
-    server.inject(Fault::ResponseInBodyOnly.on_method("initialize"));
-    let hello = tokio::spawn(client.initialize(AcpHttpClient::initialize_request()).into_future());
-    eventually("the backlog", || client.last_event_id().is_some()).await;
-    within("the close", client.close()).await;
-    let mut seen = Collected::default();
-    seen.drain(&mut events);
-    assert_eq!(seen.texts(), ["backlog"]);
-    hello.abort();
 }

@@ -21,10 +21,10 @@ async fn one_failed_post_fails_one_request() {
     let turn = tokio::spawn(prompt(&client, &slow, "slow"));
     eventually("the prompt to arrive", || server.messages("session/prompt").len() == 1).await;
     server.inject(
-        Fault::PostStatus { status: 500, execute: false, reply: None }.on_method("session/new").times(1),
+        Fault::PostStatus { status: 400, execute: false, reply: None }.on_method("session/new").times(1),
     );
     let error = within("session/new", client.new_session(NewSessionRequest::new("/"))).await.unwrap_err();
-    assert!(matches!(&error, Error::Http(http) if http.status == 500), "{error:?}");
+    assert!(matches!(&error, Error::Http(http) if http.status == 400), "{error:?}");
     let other =
         within("session/new", client.new_session(NewSessionRequest::new("/"))).await.unwrap().session_id;
     let mut events = client.events();

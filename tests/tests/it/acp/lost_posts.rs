@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use acp_http_client::{Dialect, Error, Phase, Timeouts};
-use mock_server::{Echo, Fault, Reply};
+use mock_server::{Echo, Fault, Reply, Step};
 use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
 
 fn prompts(server: &mock_server::MockServer) -> usize {
@@ -16,12 +16,16 @@ async fn a_prompt_whose_post_hangs_breaks_or_times_out_gets_its_response_from_th
         Fault::PostHangs,
         Fault::PostResetAfterRead { execute: true },
         Fault::PostStatus { status: 504, execute: true, reply: None },
+        Fault::PostStatus { status: 500, execute: true, reply: None },
+        Fault::PostStatus { status: 502, execute: true, reply: None },
         Fault::PostStatus { status: 202, execute: true, reply: None },
         Fault::ResponseOnStreamOnly,
     ];
     for fault in faults {
         let name = fault.name();
-        let server = acp_server(|_| numbered(20)).start().await;
+        // The POST has ended before the stream brings the response.
+        let steps = || [vec![Step::Wait(Duration::from_millis(100))], numbered(20)].concat();
+        let server = acp_server(move |_| steps()).start().await;
         let client = client(&server).build().unwrap();
         let session = session(&client).await;
         server.inject(fault.on_method("session/prompt"));

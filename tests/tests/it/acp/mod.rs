@@ -14,6 +14,7 @@ mod promises;
 mod raw;
 mod repeated_requests;
 mod requests;
+mod retry_after;
 mod robustness;
 mod secrets;
 mod sequence;

@@ -40,6 +40,8 @@ pub(super) enum Reply {
     Hang,
     /// The connection is closed after so many bytes of the body were read.
     CloseAfter(usize),
+    /// Nothing more is read after so many bytes of the body, and the connection stays open.
+    StopAfter(usize),
 }
 
 impl Reply {
@@ -71,6 +73,7 @@ struct State {
     received: Mutex<Vec<Received>>,
     open: AtomicUsize,
     most: AtomicUsize,
+    stopped: AtomicUsize,
 }
 
 /// A server on a port of its own.
@@ -128,6 +131,11 @@ impl RawServer {
         self.state.received.lock().unwrap().clone()
     }
 
+    /// How many messages are not read to their end.
+    pub(super) fn stopped(&self) -> usize {
+        self.state.stopped.load(Ordering::Acquire)
+    }
+
     /// How many connections were open at once.
     pub(super) fn most_connections(&self) -> usize {
         self.state.most.load(Ordering::Acquire)
@@ -167,11 +175,16 @@ async fn serve(state: &State, behaviour: &Behaviour, socket: TcpStream) -> std::
         let length = headers.iter().find(|(name, _)| name == "content-length");
         let length = length.map_or(0, |(_, value)| String::from_utf8_lossy(value).parse().unwrap());
         // A body that is not read to its end is not known when the behaviour is chosen.
-        if let Reply::CloseAfter(limit) = behaviour(&method, &Value::Null)
+        let reply = behaviour(&method, &Value::Null);
+        if let Reply::CloseAfter(limit) | Reply::StopAfter(limit) = reply
             && length > limit
         {
             let mut part = vec![0; limit];
             socket.read_exact(&mut part).await?;
+            if matches!(reply, Reply::StopAfter(_)) {
+                state.stopped.fetch_add(1, Ordering::AcqRel);
+                std::future::pending::<()>().await;
+            }
             return Ok(());
         }
         let mut body = vec![0; length];
@@ -187,7 +200,7 @@ async fn serve(state: &State, behaviour: &Behaviour, socket: TcpStream) -> std::
                 while socket.read(&mut byte).await? > 0 {}
                 return Ok(());
             }
-            Reply::CloseAfter(_) => respond(&mut socket, 202, &[], "").await?,
+            Reply::CloseAfter(_) | Reply::StopAfter(_) => respond(&mut socket, 202, &[], "").await?,
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The handle of a session: its turns and its events.
 
-use acp_http_client::{AcpHttpClient, Error, Event, PromptTurn, SessionId, schema::v1::StopReason};
+use std::time::Duration;
+
+use acp_http_client::{
+    AcpHttpClient, Error, Event, PromptTurn, RequestOptions, SessionId, schema::v1::StopReason,
+};
 use mock_server::Step;
 use sdk_tests::{acp_server, client, eventually, session, within};
 
@@ -81,4 +85,29 @@ async fn a_turn_is_sent_when_it_is_polled_and_is_cancelled_by_its_session_or_by_
     drop(running(&client, &id).await);
     eventually("the cancel", || cancels() > before).await;
     assert!(client.diagnostics().pending.is_empty());
+}
+
+#[tokio::test]
+async fn a_turn_takes_options_and_begins_when_its_prompt_is_sent() {
+    let server = acp_server(|turn| match turn.text.as_str() {
+        "hang" => vec![Step::Hang],
+        _ => vec![Step::Say("new".into())],
+    })
+    .start()
+    .await;
+    let client = client(&server).build().unwrap();
+    let id = SessionId::from(session(&client).await);
+    let turn = client.session(&id).prompt(vec!["go".into()]);
+    assert_eq!(client.diagnostics().subscribers, 0, "nothing is registered before the first poll");
+    let update = serde_json::json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "old"}});
+    server.emit(serde_json::json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": id.as_str(), "update": update}}));
+    let last = server.last_event_id();
+    eventually("the old update", || client.last_event_id().and_then(|id| id.as_number()) == Some(last)).await;
+    let (texts, reason) = within("the turn", finish(turn)).await;
+    assert_eq!((texts, reason.unwrap()), (vec!["new".to_owned()], Some(StopReason::EndTurn)));
+
+    let limit = RequestOptions::new().timeout(Duration::from_millis(50));
+    let turn = client.session(&id).prompt_with(vec!["hang".into()], limit);
+    let (_, error) = within("the turn", finish(turn)).await;
+    assert!(error.unwrap_err().is_timeout());
 }

@@ -58,15 +58,19 @@ impl Server {
             ))));
         }
         let response = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"protocolVersion": 1}});
+        self.emit(&response).await;
+        Ok(response.to_string())
+    }
+
+    async fn emit(&self, message: &Value) {
         let (event, streams) = {
             let mut log = self.0.log.lock().unwrap();
             log.last_id += 1;
-            (format!("id: {}\ndata: {response}\n\n", log.last_id), log.streams.clone())
+            (format!("id: {}\ndata: {message}\n\n", log.last_id), log.streams.clone())
         };
         for mut stream in streams {
             let _ = stream.send(Ok(event.clone())).await;
         }
-        Ok(response.to_string())
     }
 }
 
@@ -86,8 +90,8 @@ impl HttpSender for Server {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_restart_behind_a_silent_stream_is_known_within_five_seconds() {
+/// Restarts a server behind an event of this size, while a prompt runs.
+async fn restart_behind(last_event: usize) {
     let server = Server::default();
     let builder = AcpHttpClient::builder("http://model").dialect(Dialect::RPC).http_sender(server.clone());
     let client = builder.probe("_ping", json!({})).build().unwrap();
@@ -100,6 +104,10 @@ async fn a_restart_behind_a_silent_stream_is_known_within_five_seconds() {
     }
     let turn = tokio::spawn(prompt(&client, &SessionId::new("s"), "go"));
     server.0.prompted.notified().await;
+    server
+        .emit(&json!({"jsonrpc": "2.0", "method": "_x/last", "params": {"text": "x".repeat(last_event)}}))
+        .await;
+    while !matches!(events.recv().await, Some(Event::Notification(last)) if last.method == "_x/last") {}
     server.restart();
     let restarted = Instant::now();
     let error = turn.await.unwrap().unwrap_err();
@@ -107,4 +115,14 @@ async fn a_restart_behind_a_silent_stream_is_known_within_five_seconds() {
     assert!(matches!(error, Error::ServerRestarted { .. }), "{error:?}");
     assert!(error.maybe_executed());
     while !matches!(events.recv().await, Some(Event::Restarted { .. })) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_behind_a_silent_stream_is_known_within_five_seconds() {
+    restart_behind(10).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_behind_an_event_that_is_too_large_to_be_fetched_again_is_known_within_five_seconds() {
+    restart_behind(300 * 1024).await;
 }

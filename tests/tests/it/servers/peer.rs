@@ -287,7 +287,8 @@ async fn protocol(server: &Server, knobs: &Knobs) -> Result<Client, Failure> {
     timeouts.close = CLOSE;
     let mut builder = AcpHttpClient::builder(url).timeouts(timeouts).reconnect(reconnect());
     builder = match server.layout() {
-        Layout::Shared => builder.dialect(Dialect::RPC),
+        // As the wrapper has it.
+        Layout::Shared => builder.dialect(Dialect::RPC).probe("session/list", serde_json::json!({})),
         Layout::PerAgent => builder
             .dialect(Dialect::RELEASED)
             .path(format!("/v1/acp/{}", knobs.server_id.unwrap_or("suite")))
