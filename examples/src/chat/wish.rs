@@ -14,7 +14,7 @@ const DIFF_LINES: usize = 10;
 /// Decides a request by the policy, before the user is asked.
 pub(super) fn decide(policy: Policy, request: &PermissionRequest) -> PermissionDecision {
     let kind = request.tool_call().and_then(|call| call.kind.as_ref());
-    let edits = matches!(kind, Some(ToolKind::Edit | ToolKind::Delete | ToolKind::Move));
+    let edits = matches!(kind, Some(ToolKind::Edit));
     match policy {
         Policy::Allow => PermissionDecision::Reply(PermissionReply::Once),
         Policy::Edits if edits => PermissionDecision::Reply(PermissionReply::Once),

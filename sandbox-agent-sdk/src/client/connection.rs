@@ -87,6 +87,7 @@ impl Connection {
             shared: Arc::clone(&shared),
             router,
             termination_timeout: options.timeouts.termination,
+            trailing: options.timeouts.trailing,
             exit: Exit::default(),
             is_lost: false,
         };

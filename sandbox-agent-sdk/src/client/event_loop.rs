@@ -64,6 +64,8 @@ pub(super) struct EventLoop {
     pub(super) router: RequestRouter,
     /// How long the details of the agent's end may take.
     pub(super) termination_timeout: Duration,
+    /// How long updates may follow the notification of the agent's end.
+    pub(super) trailing: Duration,
     pub(super) exit: Exit,
     /// Whether the stream is lost and not reopened yet.
     pub(super) is_lost: bool,

@@ -75,6 +75,9 @@ pub struct ClientTimeouts {
     pub disconnect: Duration,
     /// How long a failed call waits for details about the agent's end. Default 500 ms.
     pub termination: Duration,
+    /// How long updates of an agent that has ended may follow the notification of its end. Default 50 ms. Servers write
+    /// both concurrently, and nothing in the stream shows which update is the last.
+    pub trailing: Duration,
 }
 
 impl Default for ClientTimeouts {
@@ -88,6 +91,7 @@ impl Default for ClientTimeouts {
             replay: Duration::from_secs(5),
             disconnect: Duration::from_secs(2),
             termination: Duration::from_millis(500),
+            trailing: Duration::from_millis(50),
         }
     }
 }
@@ -117,6 +121,7 @@ setters! {
     replay: "an agent to confirm that it has replayed a conversation",
     disconnect: "the server to confirm that the connection is closed",
     termination: "the details of an agent's end",
+    trailing: "updates that follow the notification of the agent's end",
 }
 
 /// The options of a [`SandboxAgentClient`]. [`build`](Self::build) reports invalid settings.

@@ -340,6 +340,7 @@ impl Tracker {
             Command::Answered { payload, stored } => self.answered(payload, stored).await,
             Command::Flush(done) => {
                 self.describe().await;
+                self.store_ends().await;
                 // A caller that went away needs no answer.
                 let _ = done.send(());
             }

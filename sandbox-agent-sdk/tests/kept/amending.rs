@@ -132,3 +132,28 @@ async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told
     within(sessions.flush()).await.unwrap();
     assert_eq!(session.record().await.unwrap().details.modes.unwrap()["currentModeId"], "next");
 }
+
+#[tokio::test]
+async fn the_end_of_a_turn_that_the_store_refused_is_stored_once_it_takes_it_again() {
+    for is_released in [false, true] {
+        let world = World::new(KINDS[0], changing_its_mode()).await;
+        let store = Gated::new(world.store().await);
+        let recorder = StoreOptions::default().retry_for(Duration::from_millis(500));
+        let client = options(&world.server, world.kind).stored(|_| recorder).shared_store(store.clone());
+        let client = client.build().unwrap();
+        let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        store.refusing.store(true, Ordering::SeqCst);
+        within(within(session.prompt("first")).await.unwrap().outcome()).await.unwrap();
+        within(client.flush()).await.unwrap_err();
+        assert_eq!(store.open("s").await.unwrap().turns.len(), 1, "its end is not stored");
+        store.refusing.store(false, Ordering::SeqCst);
+        match is_released {
+            true => drop(within(session.release()).await.unwrap()),
+            false => within(client.flush()).await.unwrap(),
+        }
+        assert!(store.open("s").await.unwrap().is_empty(), "released: {is_released}");
+        let ends = stored(&*store, "s").await;
+        let ends = ends.iter().filter(|event| event.kind == StoredEventKind::TurnEnded).count();
+        assert_eq!(ends, 1, "released: {is_released}");
+    }
+}

@@ -77,13 +77,13 @@ async fn an_agent_that_cannot_be_ended_does_not_keep_the_others_running() {
     }
     let policy = RetentionPolicy::default();
     let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
-    world.server.inject(Fault::post_status(500).on_method(TERMINATE).times(1));
+    world.server.inject(Fault::post_status(400).on_method(TERMINATE).times(1));
     let ended = within(sessions.end_idle(&policy, later)).await.unwrap();
     let left = sessions.idle(&policy, later);
     assert_eq!((ended.len(), left.len()), (1, 1), "it is tried again the next time");
     assert_ne!(ended, left);
     // Where nothing else is told, the failure is.
-    world.server.inject(Fault::post_status(500).on_method(TERMINATE).times(1));
+    world.server.inject(Fault::post_status(400).on_method(TERMINATE).times(1));
     within(sessions.end_idle(&policy, later)).await.unwrap_err();
     assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), left);
     assert_eq!(world.server.messages(TERMINATE).len(), 4);

@@ -10,9 +10,6 @@ use super::EventLoop;
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
-/// How long updates of the agent may follow the notification of its end: servers write both concurrently.
-const TRAILING: Duration = Duration::from_millis(50);
-
 /// The end of the agent, while its reports are joined.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Exit {
@@ -62,7 +59,7 @@ impl EventLoop {
         let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
         let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
         self.exit.report = Some(report);
-        let timeout = if complete || requested { TRAILING } else { self.termination_timeout };
+        let timeout = if complete || requested { self.trailing } else { self.termination_timeout };
         let deadline = Instant::now() + timeout;
         self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
         if is_certain {

@@ -91,6 +91,7 @@ impl Tracker {
         connection.barrier().await;
         // What happened here is stored under the old epoch.
         self.catch_up().await;
+        self.store_ends().await;
         let moment = self.shared.feed.now();
         let was_live = self.owned.as_ref().is_some_and(|owned| owned.fence.epoch == before.epoch);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());

@@ -178,6 +178,13 @@ impl Tracker {
         }
     }
 
+    /// Stores the ends that could not be stored before: nobody else would know them.
+    pub(super) async fn store_ends(&mut self) {
+        if !self.unstored_ends.is_empty() {
+            self.write(Vec::new(), RecordPatch::default(), None).await;
+        }
+    }
+
     /// The event that counts what could not be stored before.
     pub(super) fn lost_mark(&self) -> Option<NewEvent> {
         let owned = self.owned.as_ref().filter(|_| self.lost > 0)?;
@@ -367,6 +374,7 @@ impl Tracker {
         // What is behind this position is the next owner's.
         let position = self.shared.feed.position();
         self.catch_up().await;
+        self.store_ends().await;
         let Some(owned) = &self.owned else { return self.shared.record(&self.id).await };
         let fence = owned.fence;
         let mut append = Append::to(&self.id).fence(fence);
@@ -376,6 +384,7 @@ impl Tracker {
         let position = position.filter(|_| owned.is_numbered && is_idle);
         append.position = position.map(|position| self.shared.position(owned.incarnation, position));
         append.events.extend(self.lost_mark());
+        append.events.extend(self.unstored_ends.iter().cloned());
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, SystemTime::now().into(), None));
         self.shared.in_time(self.shared.store.append(append)).await?;
