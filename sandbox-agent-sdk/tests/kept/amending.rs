@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, Step};
-use sandbox_agent_sdk::sessions::StoreOptions;
+use sandbox_agent_sdk::sessions::{SessionStore as _, StoreOptions, StoredEventKind};
 use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
 use crate::gated::Gated;
 use crate::support::{KINDS, within};
-use crate::world::{Ability, World, agent, options};
+use crate::world::{Ability, World, agent, options, stored};
 
 #[tokio::test]
 async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_up_again() {

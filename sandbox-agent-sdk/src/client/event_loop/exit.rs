@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 use super::EventLoop;
 use crate::convert::termination::TerminationReport;
