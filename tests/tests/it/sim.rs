@@ -1,7 +1,7 @@
 //! The client in the simulator: a seed that breaks an invariant is replayed by
 //! `cargo run --release -p sdk-tests --bin simulate -- --seed SEED --dialect NAME`.
 
-use sdk_tests::sim::{Model, run};
+use sdk_tests::sim::{Model, NetworkFaults, run, run_stored};
 
 /// How many seeds each dialect gets.
 const SEEDS: u64 = 600;
@@ -29,6 +29,14 @@ const FOUND: [(Model, u64); 12] = [
     // A turn that was dropped, and whose POST ends with 504 before the prompt has arrived.
     (Model::Early, 60_047_589),
 ];
+
+/// How many seeds the stored sessions of several programs get.
+const STORED_SEEDS: u64 = 120;
+
+/// Seeds beyond those that broke an invariant of stored sessions once: a turn whose session was replaced, an end that
+/// was read and not stored, an update between a prompt that was never sent and the next owner, a restart that nobody had
+/// seen, a session that was created before anything was read.
+const FOUND_STORED: [u64; 6] = [252, 795, 1_315, 1_575, 1_636, 1_854];
 
 fn simulate(model: Model) {
     for seed in 0..SEEDS {
@@ -76,5 +84,13 @@ fn a_seed_is_the_same_run_each_time() {
         let [first, second] = [(); 2].map(|()| run(seed, None, true));
         assert_eq!(first.trace, second.trace, "seed {seed}");
         assert!(!first.trace.is_empty());
+    }
+}
+
+#[test]
+fn programs_that_share_stored_sessions_lose_repeat_and_mix_up_nothing() {
+    for seed in (0..STORED_SEEDS).chain(FOUND_STORED) {
+        let report = run_stored(seed, NetworkFaults::None, false);
+        assert_eq!(report.violations, [""; 0], "seed {seed}: simulate --stored --seed {seed}");
     }
 }
