@@ -29,6 +29,7 @@ mod acquire;
 mod catch_up;
 mod create;
 mod reopen;
+mod sorting;
 mod turns;
 mod writing;
 

@@ -212,6 +212,9 @@ impl Tracker {
             replay_pending: (reopened.by == RestoredBy::Replay).then_some(true),
             termination_info: Change::Clear,
             endpoint: Some(endpoint.to_owned()),
+            // From here on this process follows the session. If anything failed before, what it reads for other sessions
+            // says nothing about this one.
+            caught_up: true,
             ..RecordPatch::default()
         };
         describe(reopened.session.raw(), &mut patch);
@@ -244,6 +247,7 @@ impl Tracker {
             }
             return Err(error.into());
         }
+        self.shared.feed.caught_up(&self.inbox);
         self.shared.feed.unroute(&self.inbox, Some(&agent_session));
         let is_live = self.shared.feed.route(&agent_session, &self.id, &self.inbox, moment);
         let from = record.agent_session.as_ref().map(|session| session.id.as_str());
@@ -308,8 +312,10 @@ impl Tracker {
         let payload = json!({"by": restored.by.as_str(), "agentSessionId": session.id});
         let event = Entry::own(StoredEventKind::Restored, payload);
         let event = event.into_event(owned.incarnation, SystemTime::now().into(), None);
-        let append = Append::to(&self.id).fence(owned.fence).events([event]);
+        let mut append = Append::to(&self.id).fence(owned.fence).events([event]);
+        append.patch.caught_up = true;
         self.shared.in_time(self.shared.store.append(append)).await?;
+        self.shared.feed.caught_up(&self.inbox);
         let followed = Followed {
             id: self.id.clone(),
             agent_session: session.id.clone(),

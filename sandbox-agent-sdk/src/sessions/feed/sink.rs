@@ -1,0 +1,110 @@
+//! What happens on a connection, given to the trackers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::{Command, Entry, Feed, Mailbox, Position, State};
+use crate::client::LogSink;
+use crate::client::event::{Hold, Holder};
+use crate::error::RpcError;
+use crate::event::Origin;
+use crate::stream::{LogEntry, LogRecord};
+use crate::{ConnectionState, Error, Event, TurnOutcome};
+
+impl LogSink for Feed {
+    fn push(&self, entry: &LogEntry) -> Option<Hold> {
+        let position = entry.position.filter(|_| self.is_numbered.load(Ordering::Acquire));
+        let mut state = self.lock();
+        if let Some(position) = position
+            && state.progress.pass(position) == self.advance_every
+        {
+            self.is_due.store(true, Ordering::Release);
+            self.news.notify_one();
+        }
+        match &entry.record {
+            LogRecord::Response { request_id, result } => state.responded(request_id, result),
+            LogRecord::Event(Event::TurnEnded(ended)) => {
+                return state.turn_ended(&ended.session_id, &ended.outcome, self.holds);
+            }
+            LogRecord::Settled(settlement) => {
+                if let Some(route) = state.routes.get(&settlement.session_id) {
+                    route.inbox.note(Command::Described);
+                }
+            }
+            record => return self.happened(&mut state, record, entry, position),
+        }
+        None
+    }
+
+    fn latest_hold(&self, session: &str) -> Option<Hold> {
+        if self.holds { self.lock().latest_hold(session) } else { None }
+    }
+
+    fn is_read(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Feed {
+    fn happened(
+        &self,
+        state: &mut State,
+        record: &LogRecord,
+        entry: &LogEntry,
+        position: Option<Position>,
+    ) -> Option<Hold> {
+        let Some(session) = entry.session_id() else {
+            if let LogRecord::Event(event) = record {
+                if let Event::Connection(connection) = event
+                    && !matches!(connection, ConnectionState::Connecting)
+                {
+                    self.set_asleep(self.falling_asleep.load(Ordering::Acquire));
+                }
+                state.happened_to_all(event);
+            }
+            return None;
+        };
+        if entry.origin != Origin::Live {
+            return None;
+        }
+        state.last_active = Some(SystemTime::now().into());
+        let entry = Entry::of_record(record, position)?;
+        self.deliver(state, session, entry)
+    }
+
+    /// The tracker that stores the answer to an agent request of a session.
+    pub(in crate::sessions) fn answering(&self, session: &str, request: &str) -> Option<Mailbox> {
+        let state = self.lock();
+        if let Some(offered) = state.offered.get(&(session.to_owned(), request.to_owned())) {
+            return Some(Arc::clone(offered));
+        }
+        let route = state.routes.get(session).map(|route| &route.inbox);
+        route.or_else(|| state.turns.get(session).map(|(_, inbox)| inbox)).map(Arc::clone)
+    }
+}
+
+impl State {
+    fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
+        if let Some(inbox) = self.foreign.remove(request) {
+            inbox.note(Command::ForeignTurnEnded(response.clone()));
+        }
+    }
+
+    fn turn_ended(
+        &mut self,
+        session: &str,
+        outcome: &Result<TurnOutcome, Error>,
+        holds: bool,
+    ) -> Option<Hold> {
+        self.last_active = Some(SystemTime::now().into());
+        // A turn that another layer began is not stored as one.
+        let (turn, inbox) = self.turns.remove(session)?;
+        let holder = holds.then(Holder::new);
+        let hold = holder.as_ref().map(Holder::hold);
+        inbox.note(Command::TurnEnded(turn, Box::new(outcome.clone()), holder.map(Arc::new)));
+        hold
+    }
+}

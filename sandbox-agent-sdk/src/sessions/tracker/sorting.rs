@@ -1,0 +1,124 @@
+//! Sorting what was read of a stream.                                                                            (pure)
+
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::catch_up::CaughtUp;
+use super::{OpenTurn, TurnEnd, ended_by, interrupted, turn_end_entry};
+use crate::sessions::entry::{Entry, text_of_rpc_id};
+use crate::sessions::scan::Scan;
+use crate::sessions::store::{NewEvent, OpenEvents, StoredEventKind, StreamPosition};
+
+/// Sorts what was read: what is stored, which turns ended and which one runs.
+pub(super) fn sort(
+    scan: Scan,
+    (open, newest, claimed_at): (&OpenEvents, Option<&str>, u64),
+    position: StreamPosition,
+    (incarnation, own_turn): (u64, Option<&str>),
+    (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
+) -> CaughtUp {
+    let now = SystemTime::now().into();
+    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
+    let is_same = !is_other;
+    let entries = if is_same { entries } else { Vec::new() };
+    let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
+    let is_reported = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
+    let is_heard = entries.iter().any(Entry::is_of_a_turn);
+    // The turn whose reports these are.
+    let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
+    let turn = turns.clone().next_back().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
+    if turn.is_some() {
+        turns.next_back();
+    }
+    let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
+    let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
+    let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
+    let mut events = Vec::new();
+    if !is_same && (turn.is_some() || !was_seen) {
+        events.push(Entry::gap(Some(position.offset + 1), None).into_event(
+            incarnation,
+            now,
+            turn_id.as_deref(),
+        ));
+    }
+    if is_ambiguous && is_same && is_reported {
+        let to = end.map(|end| end.offset);
+        events.push(Entry::gap(Some(position.offset + 1), to).into_event(
+            incarnation,
+            now,
+            turn_id.as_deref(),
+        ));
+    }
+    let cut = response.map_or(usize::MAX, |(before, _)| *before);
+    let mut end_of_turn = response.map(|(_, response)| ended_by(response));
+    for (n, entry) in entries.into_iter().enumerate() {
+        if n == cut {
+            events.extend(end_event(&turn_id, end_of_turn.take(), incarnation));
+        }
+        if is_ambiguous && entry.kind == StoredEventKind::Update {
+            continue;
+        }
+        let turn = turn_id.as_deref().filter(|_| n < cut);
+        events.push(entry.into_event(incarnation, now, turn));
+    }
+    events.extend(end_event(&turn_id, end_of_turn, incarnation));
+    let running = match (turn, response) {
+        (None, _) | (_, Some(_)) => None,
+        (Some(turn), None) if is_same && !has_gaps && !has_ended => {
+            let open = OpenTurn {
+                turn_id: turn_id.clone().unwrap_or_default(),
+                prompt: turn.prompt.payload["prompt"].clone(),
+                since: turn.prompt.recorded_at,
+            };
+            Some((open, is_heard))
+        }
+        (Some(_), None) => {
+            events.extend(end_event(&turn_id, Some(interrupted()), incarnation));
+            None
+        }
+    };
+    // Earlier turns that have no end never will have one.
+    for turn in turns {
+        events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
+    }
+    let is_there = is_same && is_proven && !has_ended;
+    let (reader, prompts) = (Some(reader), ids);
+    let is_early = |at: &Option<u64>| at.is_none_or(|at| at <= claimed_at);
+    let offers = requests.iter().filter(|(_, at)| is_early(at)).map(|(id, _)| id.clone()).collect();
+    let requests = requests.into_iter().map(|(id, _)| id).collect();
+    CaughtUp {
+        events,
+        end,
+        is_there,
+        is_proven: is_proven && is_same,
+        is_other,
+        running,
+        requests,
+        offers,
+        reader,
+        prompts,
+        ..CaughtUp::default()
+    }
+}
+
+fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {
+    let entry = turn_end_entry(&end?);
+    Some(entry.into_event(incarnation, SystemTime::now().into(), turn_id.as_deref()))
+}
+
+/// Ends what is open of a session whose agent is gone.
+pub(super) fn closing(open: &OpenEvents, own_turn: Option<&str>, incarnation: u64) -> Vec<NewEvent> {
+    let now = SystemTime::now().into();
+    let turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
+    let ends = turns.filter_map(|turn| end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
+    let requests = open.requests.iter().map(|stored| {
+        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "expired"}));
+        closed.about(stored.request.rpc_id.clone()).into_event(
+            incarnation,
+            now,
+            stored.request.turn_id.as_deref(),
+        )
+    });
+    requests.chain(ends).collect()
+}
