@@ -32,8 +32,8 @@ pub(super) struct CaughtUp {
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     pub(super) is_there: bool,
-    /// Whether the server is proven to be that of the session's position.
-    pub(super) is_proven: bool,
+    /// Whether the stream was read, and nothing shows that the server is another one.
+    pub(super) is_same: bool,
     /// Whether the server is another one than that of the session's position.
     pub(super) is_other: bool,
     /// When it was found that the server has restarted, if it has.
@@ -94,7 +94,8 @@ impl Tracker {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let (own_turn, is_numbered) = (owned.turn.clone(), owned.is_numbered);
         let source = self.source(client, record, endpoint).await?;
-        let was_seen = before.owner.is_none() || before.owner.as_ref() == Some(&shared.owner);
+        let was_followed = before.owner.as_ref() == Some(&shared.owner) && before.caught_up;
+        let was_seen = before.owner.is_none() || was_followed;
         let bound = record.agent_session.as_ref().zip(record.position).filter(|_| is_numbered);
         let (Some((agent_session, position)), Source::Present | Source::Other(_)) = (bound, &source) else {
             let incarnation = match source {
@@ -349,8 +350,8 @@ impl Tracker {
         if !owned.is_numbered {
             append.events.extend(self.lost_mark());
         }
-        if let (Some(id), true) = (&owned.agent_session, caught_up.is_proven) {
-            // It is on the same stream, whose number may be another one for this process.
+        if let (Some(id), true) = (&owned.agent_session, caught_up.is_same) {
+            // It is on the same stream, as far as is known, whose number may be another one for this process.
             let bound = AgentSession { id: id.clone(), incarnation: owned.incarnation };
             append.patch.agent_session = Change::Set(bound);
         }

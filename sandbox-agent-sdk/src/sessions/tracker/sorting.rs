@@ -91,7 +91,7 @@ pub(super) fn sort(
         events,
         end,
         is_there,
-        is_proven: is_proven && is_same,
+        is_same,
         is_other,
         running,
         requests,
