@@ -64,8 +64,8 @@ pub enum Event {
     PermissionDecided(PermissionDecided),
     /// The agent asks a question. The question stays open only for a [deciding](Events::deciding) subscription.
     Question(QuestionRequest),
-    /// On a shared endpoint, an agent request that belongs to no pending call of this client. It is answered only if
-    /// the application [claims](UnclaimedRequest::claim) it.
+    /// An agent request on a shared endpoint is not addressed to this client. This client responds to it only if the
+    /// application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
     /// An agent request was refused because it cannot be decoded, or because the open requests exceed a limit.
     #[non_exhaustive]

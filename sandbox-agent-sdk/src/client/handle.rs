@@ -157,7 +157,8 @@ impl SandboxAgentClient {
     /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
     /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
-    /// called repeatedly. On a released server the agent and its sessions end too; on other servers they continue.
+    /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and its
+    /// sessions end too; on other servers they continue.
     ///
     /// # Errors
     /// None at present. A server that does not confirm in time is not an error.
@@ -172,8 +173,8 @@ impl SandboxAgentClient {
     /// Closes the connection like [`disconnect`](Self::disconnect), but only if no call is pending and no turn is
     /// running. Returns whether it closed the connection.
     ///
-    /// A turn that starts at the same time either keeps the connection open or fails unsent with
-    /// [`Error::NotConnected`].
+    /// A turn that starts at the same time either keeps the connection open or fails with [`Error::NotConnected`]
+    /// before its prompt is sent.
     pub fn disconnect_if_idle(&self) -> BoxFuture<'static, bool> {
         let client = self.clone();
         Box::pin(async move { client.inner().disconnect_if_idle().await })
@@ -183,8 +184,8 @@ impl SandboxAgentClient {
     ///
     /// On a released server this ends the agent with all its sessions and starts a new one. On other servers the
     /// agent is shared and is started only if it is not running. Ended sessions stay ended until they are
-    /// [loaded](Self::load_session) or [resumed](Self::resume_session). If several tasks call this after the same end
-    /// of the agent, it is restarted only once.
+    /// [loaded](Self::load_session) or [resumed](Self::resume_session). If several tasks call this after the
+    /// agent has ended, the agent is restarted only once.
     ///
     /// # Errors
     /// [`Error::NotConnected`] if the client was not connected.
@@ -245,8 +246,9 @@ impl SandboxAgentClient {
 
     /// Opens a lossless log of all events, from a stream position or from now. See [`stream`](crate::stream).
     ///
-    /// The log has all events in one order, with stream positions and the settlements of calls. Use it for layers
-    /// that must not miss anything, such as a store; [`events`](Self::events) may drop events.
+    /// The log has all events in one order, with their stream positions. It also contains the result of each call about
+    /// a session. Use it for layers that must not miss anything, such as a store; [`events`](Self::events) may drop
+    /// events.
     pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
         EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
     }
@@ -261,9 +263,9 @@ impl SandboxAgentClient {
 
     /// Routes the agent requests of a session to this client until the claim is dropped.
     ///
-    /// On a shared endpoint, a request is routed to this client only while it has a pending call for the same
-    /// session. If another process started a turn and was killed, a process that takes over its work claims the
-    /// session until that turn ends.
+    /// Without a claim, a request on a shared endpoint is routed to this client only while this client has a pending
+    /// call for the same session. Use a claim to continue the turn of a process that was killed: claim the session until that
+    /// turn ends.
     pub fn claim_requests(&self, session_id: &str) -> SessionClaim {
         SessionClaim { _pending: self.inner().hub.pending_call(session_id) }
     }

@@ -31,7 +31,7 @@ pub(crate) enum Others {
 impl SandboxAgentClient {
     /// Creates a session.
     ///
-    /// Updates that arrive before the response are stored for [`Session::events`]. If the server does not set the
+    /// Updates that arrive before the response are buffered for [`Session::events`]. If the server does not set the
     /// mode, model and thought level itself, separate calls set them. If the server no longer knows the connection,
     /// the client reconnects and repeats the call once.
     ///

@@ -75,8 +75,8 @@ pub struct ClientTimeouts {
     pub disconnect: Duration,
     /// How long a failed call waits for details about the agent's end. Default 500 ms.
     pub termination: Duration,
-    /// How long updates of an agent that has ended may follow the notification of its end. Default 50 ms. Servers write
-    /// both concurrently, and nothing in the stream shows which update is the last.
+    /// How long the client waits for late updates after the notification that the agent has ended. Default 50 ms.
+    /// Servers write both concurrently, and nothing in the stream shows which update is the last.
     pub trailing: Duration,
 }
 

@@ -129,8 +129,8 @@ impl StreamReader {
         }
     }
 
-    /// Returns whether the server has not restarted since it sent the event at the start position. This is the case
-    /// if that event was found unchanged. Returns `None` if the server no longer has the event.
+    /// Returns whether the event at the start position is unchanged. If it is, the server has not restarted since it
+    /// sent that event. Returns `None` if the server no longer has the event.
     #[must_use]
     pub fn is_same_stream(&self) -> Option<bool> {
         self.is_same

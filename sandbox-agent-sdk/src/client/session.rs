@@ -101,10 +101,10 @@ impl Session {
         Turn::start(self.clone(), &prompt.into(), None)
     }
 
-    /// Sends a prompt after `before` has run with the request id of the prompt.
+    /// Calls `before` with the request id of the prompt, then sends the prompt.
     ///
-    /// For layers that write ahead: `before` can store the prompt under the id that its response has in the
-    /// [stream](crate::stream). If `before` fails, the prompt is not sent, and the turn fails with the same error.
+    /// Use it to store a prompt before it is sent: the response in the [stream](crate::stream) has the same id. If
+    /// `before` fails, the prompt is not sent, and the turn fails with the same error.
     pub fn prompt_after<F, R>(&self, prompt: impl Into<Prompt>, before: F) -> Turn
     where
         F: FnOnce(String) -> R + Send + 'static,
@@ -128,7 +128,7 @@ impl Session {
         self.prompt_with(prompt, Before(Some(before)))
     }
 
-    /// Sends a prompt through a layer that stores it before it is sent and may have it sent again.
+    /// Sends a prompt through a layer. The layer can store the prompt before it is sent, and can have it sent again.
     pub fn prompt_with(&self, prompt: impl Into<Prompt>, layer: impl PromptLayer) -> Turn {
         Turn::start(self.clone(), &prompt.into(), Some(Box::new(layer)))
     }
@@ -155,7 +155,7 @@ impl Session {
 
     /// Subscribes to the events of the session.
     ///
-    /// The subscription starts with stored events that no subscriber and no turn has received: events that came
+    /// The subscription starts with buffered events that no subscriber and no turn has received: events that arrived
     /// before the response that created the session, and events between turns.
     pub fn events(&self) -> Events {
         self.client.inner().hub.subscribe_session(&self.id)
@@ -269,8 +269,8 @@ impl Session {
     /// [`history`](Self::history) of the returned session is the agent's own history.
     ///
     /// # Errors
-    /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent cannot
-    /// load sessions.
+    /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent
+    /// cannot load sessions.
     pub fn reload(&self) -> BoxFuture<'static, Result<Self, Error>> {
         let (client, id) = (self.client.clone(), self.id.to_string());
         let opened = client.inner().hub.opened_with(&id);

@@ -52,7 +52,7 @@ pub struct SessionSnapshot {
     /// The cumulative cost that the agent last reported. [`Session::usage`](crate::Session::usage) returns the
     /// counted total.
     pub cost: Option<Cost>,
-    /// The metadata given by the application, returned by the server, and changed since.
+    /// The metadata from the application and the server, with all later changes.
     pub metadata: SessionMetadata,
     /// Unknown fields of the responses, as received. It also contains unparsable entries of known fields, under the
     /// name of the field.

@@ -38,7 +38,7 @@ pub trait PromptLayer: Send + 'static {
     }
 }
 
-/// The session and the prompt for sending a prompt again.
+/// A prompt to send again, and the session to send it to.
 #[derive(Debug, Clone)]
 pub struct Resend {
     /// The id of the session.
@@ -116,7 +116,7 @@ pub struct LogEntry {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum LogRecord {
-    /// An event as subscribers receive it. Agent requests in it do not keep the agent waiting.
+    /// An event as subscribers receive it. An agent request in it is a copy that does not keep the request open.
     Event(Event),
     /// An agent request, addressed to any client. It comes before the event that it causes.
     #[non_exhaustive]

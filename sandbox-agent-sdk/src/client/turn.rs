@@ -148,10 +148,11 @@ impl Turn {
 
     /// Cancels the turn if it has no update for this long.
     ///
-    /// Every update of the session restarts the time. The time does not run while the agent waits for a response of
-    /// this client. Choose it generously: agents that retry a failing model may be silent for minutes. The outcome is
-    /// then an [`Error::Timeout`] with [`Phase::Idle`]. [`text`](Self::text) and [`collect`](Self::collect) return an
-    /// [`Error::IncompleteTurn`] with what was received.
+    /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
+    /// client. Choose it generously: agents that retry a failing model may be silent for minutes.
+    ///
+    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`]. [`text`](Self::text) and
+    /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
         self.session.client().inner().hub.time_progress(self.session.id());
         self.limits.send_modify(|limits| limits.idle = Some(limit));

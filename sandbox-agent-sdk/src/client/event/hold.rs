@@ -6,7 +6,7 @@ use std::task::Waker;
 /// What becomes of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its readers do not get it yet, nor what is behind it.
+    /// Readers do not get the item yet, nor the items after it.
     Held,
     Released,
     /// Its readers never get it.
