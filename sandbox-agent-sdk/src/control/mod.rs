@@ -1,6 +1,6 @@
 //! The control plane of a server: health, agents, files, configuration, processes, terminals and the desktop.
 //!
-//! It works without a connection.
+//! It uses plain HTTP requests and needs no connection to an agent.
 //!
 //! ```text
 //! health, agents, files, config,

@@ -56,7 +56,7 @@ impl Timeout {
 pub enum Phase {
     /// A healthy server.
     Health,
-    /// Earlier messages about the session to be sent. Nothing was sent.
+    /// The sending of earlier messages about the same session. This call was not sent.
     Outbox,
     /// The first byte of a response.
     Headers,
@@ -70,7 +70,7 @@ pub enum Phase {
     StreamOpen,
     /// Bytes on the event stream.
     StreamIdle,
-    /// A cancelled turn, until it stops.
+    /// The end of a cancelled turn.
     Cancel,
     /// The server's confirmation that the connection is closed.
     Close,

@@ -45,8 +45,8 @@ pub enum PermissionOutcome {
 ///
 /// It is cheap to clone and can be decided once: the first decision counts, and a later one fails with
 /// [`ReplyError::Stale`]. Dropping the last deciding clone without a decision cancels the request. Clones in
-/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. The agent never gets a
-/// permission that was not granted.
+/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. Only an explicit decision
+/// grants a permission.
 #[derive(Clone)]
 pub struct PermissionRequest {
     inner: Arc<Inner>,

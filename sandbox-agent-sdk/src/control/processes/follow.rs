@@ -54,7 +54,7 @@ pub enum FollowFrom {
     /// At the beginning of the output.
     #[default]
     Start,
-    /// At the last entries that the server has stored, this many of them.
+    /// At the last stored entries: this many entries before the end.
     Tail(u64),
     /// After this sequence number.
     After(u64),
@@ -123,8 +123,8 @@ pub enum FollowEvent {
 
 /// A stream of the output of a process. See [`Processes::follow`].
 ///
-/// It reconnects after the last entry if the connection is lost, and fetches entries that the server's event
-/// stream skipped. It reads only while it is polled.
+/// If the connection is lost, it reconnects and continues after the last entry. It also fetches entries that the
+/// server's event stream skipped. It reads only while it is polled.
 ///
 /// # Errors
 /// The stream ends after an error:

@@ -5,7 +5,7 @@
 //! request     types of requests: CreateProcess, RunProcess, LogQuery
 //! info        types of responses: ProcessInfo, RunOutput, LogEntry
 //! follow      output as it is written, across lost connections
-//! log_stream  the event stream behind it, and its decoder
+//! log_stream  the server's event stream that `follow` reads, and its decoder
 //! text        bytes to text, across chunk boundaries
 //! ```
 

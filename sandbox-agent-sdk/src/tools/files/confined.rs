@@ -46,8 +46,8 @@ const AT_ONCE: usize = 16;
 /// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below a
 /// directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
 /// lists the names. A file `HEAD` that makes its directory a git repository is protected too, unless `.git` may be
-/// written. Source files, build scripts and `Makefile`s can be written. Therefore, build code that an agent wrote
-/// only in a sandbox.
+/// written. Source files, build scripts and `Makefile`s can be written. So build an agent's code only inside a
+/// sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,

@@ -71,8 +71,8 @@ impl TerminalOptions {
     /// cannot run others, and use a [`sandbox`](Self::sandbox) for everything else.
     ///
     /// The agent cannot substitute another program. A name is looked up in this program's `PATH` without its relative
-    /// entries. A path must refer to one of these programs, by its real file and by its name; the program then runs
-    /// from the location where this program finds it. Relative paths are rejected. Environment variables that are not
+    /// entries. A path must have the name of an allowed program and resolve to the same file. The command then runs
+    /// the file that the lookup found, not the agent's path. Relative paths are rejected. Environment variables that are not
     /// [allowed](Self::allow_variables) are rejected too, because many of them make programs load code. A
     /// [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
