@@ -6,14 +6,14 @@
 //! ```text
 //! client, session    what a program holds                                       (public face)
 //! tracker            one task per session, the owner of its state: create, acquire, catch up, reopen, turns, writing
-//! inbox, feed        its mailbox; what brings events of the client there, in the order of the stream
+//! inbox, feed        the mailbox of a tracker; passes the client's events to it, in stream order
 //! early, progress    events of sessions that are being created; how far the stream is stored               (pure)
 //! answers            stores answers to agent requests before they are sent
 //! scan               reads a part of the server's stream a second time
 //! remote             follows a turn on the endpoint of another process
 //! entry, restored    what is stored of an event; how a session was restored
 //! failures           what failures mean for a session                                      (pure)
-//! compare, replay    what an agent replays against what is stored; the history as text    (pure)
+//! compare, replay    compares what an agent replays with what is stored; the history as text  (pure)
 //! transcript         a session as lines of JSON
 //! maintenance        idle agents, old sessions, shutting down
 //! store              the trait `SessionStore` and three stores

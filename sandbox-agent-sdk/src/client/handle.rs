@@ -264,8 +264,8 @@ impl SandboxAgentClient {
     /// Routes the agent requests of a session to this client until the claim is dropped.
     ///
     /// Without a claim, a request on a shared endpoint is routed to this client only while this client has a pending
-    /// call for the same session. Use a claim to continue the turn of a process that was killed: claim the session until that
-    /// turn ends.
+    /// call for the same session. Use a claim to continue the turn of a process that was killed: claim the session
+    /// until that turn ends.
     pub fn claim_requests(&self, session_id: &str) -> SessionClaim {
         SessionClaim { _pending: self.inner().hub.pending_call(session_id) }
     }

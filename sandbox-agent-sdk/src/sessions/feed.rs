@@ -59,7 +59,8 @@ struct State {
     candidates: HashMap<String, Vec<Mailbox>>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
-    /// The turns of this process with their ids, by the id of the agent's session: their end is delivered even after the route is gone.
+    /// The turns of this process with their ids, by the id of the agent's session. Their end is delivered even after
+    /// the route is gone.
     turns: HashMap<String, (String, Mailbox)>,
     /// Turns of other programs, by the JSON-RPC id of their prompt.
     foreign: HashMap<String, Mailbox>,

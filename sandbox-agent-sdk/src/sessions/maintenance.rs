@@ -101,8 +101,8 @@ impl StoredClient {
     /// prompt restores them.
     ///
     /// If one agent process serves all sessions of the connection, it ends only when all its sessions are idle,
-    /// including sessions that are not stored. A turn that starts at the same time either keeps the agent or is sent
-    /// to the next one.
+    /// including sessions that are not stored. A turn that starts at the same time either keeps this agent running
+    /// or is sent to a new agent.
     ///
     /// # Errors
     /// The first error, if no agent could be ended. Otherwise errors are logged.

@@ -34,10 +34,9 @@ pub struct StoreOptions {
     /// How long events are collected for one transaction. Default 20 ms. A longer time means fewer transactions, but
     /// if this process is killed, the next one has to read more events from the server again.
     pub linger: Duration,
-    /// After how many events of the endpoint, of any session, a process stores its read position if it stores nothing
-    /// else. Default 256. The value must be well below the size of the server's replay buffer (1,024 on known
-    /// servers). Otherwise, after a process was killed, a session without events looks as if the server had dropped
-    /// some of them.
+    /// A process that stores nothing else stores its read position after this many events of the endpoint. Events of
+    /// all sessions count. Default 256. The value must be well below the size of the server's replay buffer (1,024 on
+    /// known servers). Otherwise, after a process was killed, a gap is stored in sessions that had no events.
     pub advance_every: usize,
     /// How long a failing store is retried, how long a call waits for it, and how long acquiring a session is retried
     /// if other processes acquire it at the same time. Default 30 s.

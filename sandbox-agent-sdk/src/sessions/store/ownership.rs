@@ -19,8 +19,8 @@ impl Fence {
     /// Checks that this is the current fence of a session. For implementors of stores.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if the fence belongs to a deleted session, [`StoreError::OwnershipLost`] if to
-    /// another epoch.
+    /// [`StoreError::NotFound`] if the fence belongs to a deleted session, [`StoreError::OwnershipLost`] if it belongs
+    /// to another epoch.
     pub fn check(self, id: &str, current: Self) -> Result<(), StoreError> {
         if self.created_at != current.created_at {
             return Err(StoreError::not_found(id));
@@ -54,8 +54,8 @@ pub struct ScannedTo {
     pub owner: String,
     /// The endpoint of the server.
     pub endpoint: String,
-    /// All events up to this position are stored, for all sessions that the owner has caught up with. This holds at
-    /// the latest when the transaction that stores this value is committed.
+    /// All events up to this position are stored, for all sessions that the owner has caught up with. The transaction
+    /// that stores this value may store the last of these events.
     pub position: StreamPosition,
 }
 

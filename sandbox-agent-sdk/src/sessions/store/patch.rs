@@ -41,8 +41,9 @@ pub struct RecordPatch {
     pub last_active_at: Option<Timestamp>,
     /// The server's endpoint.
     pub endpoint: Option<String>,
-    /// The agent's session. The previous one is added to the earlier ones. If another stored session is bound to the
-    /// same id on the same endpoint and incarnation, that binding ends.
+    /// The agent's session. The previous one moves to
+    /// [`earlier_agent_sessions`](super::SessionDetails::earlier_agent_sessions). If another stored session is
+    /// bound to the same id on the same endpoint and incarnation, that binding ends.
     pub agent_session: Change<AgentSession>,
     /// Whether the owner has caught up with the server's stream. See [`SessionRecord::caught_up`].
     pub caught_up: bool,

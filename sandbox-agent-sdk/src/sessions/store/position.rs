@@ -41,8 +41,8 @@ impl StreamPosition {
     }
 }
 
-/// A hash of a stream message: [`fingerprint`](crate::stream::StreamPosition#structfield.fingerprint). It is the same
-/// in every program and every version.
+/// A hash of a stream message. Every program and every version computes the same hash. See
+/// [`fingerprint`](crate::stream::StreamPosition#structfield.fingerprint).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub u64);

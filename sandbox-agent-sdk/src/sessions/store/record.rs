@@ -36,7 +36,7 @@ pub struct SessionRecord {
     /// Whether the owner has stored all events that the server had when the owner acquired the session.
     #[serde(default)]
     pub caught_up: bool,
-    /// The server's endpoint of the agent's session.
+    /// The endpoint of the server that has the agent's session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The agent's session. It changes if the agent cannot continue the session.
@@ -182,8 +182,8 @@ impl SessionRecord {
     }
 
     /// Ends the ownership, so that later writes of the owner are rejected. `scanned_to` is the owner's read position
-    /// on the record's endpoint; it must be `None` if a turn of the session is open, because the end of the turn may be
-    /// among what the owner read and did not store. For implementors of stores.
+    /// on the record's endpoint; it must be `None` if a turn of the session is open, because the owner may have
+    /// read the end of the turn without storing it. For implementors of stores.
     pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
         // What an owner scanned says nothing about a session that it has not caught up with.
         if self.caught_up {

@@ -20,8 +20,9 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 ///
 /// See the [module](super) for the concepts. Run the conformance suite to check an implementation.
 pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
-    /// Stores a new session with its history, completely or not at all. The events get the indexes 1, 2, 3 and so on,
-    /// and none of them is open. Returns the stored record.
+    /// Stores a new session with its history, completely or not at all. Returns the stored record.
+    ///
+    /// The events get the indexes 1, 2, 3 and so on. They are history: none of them counts as [open](Self::open).
     ///
     /// # Errors
     /// [`StoreError::Exists`] if the id is already in use, [`StoreError::Invalid`] if a value is invalid.

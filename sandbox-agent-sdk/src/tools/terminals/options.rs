@@ -72,8 +72,8 @@ impl TerminalOptions {
     ///
     /// The agent cannot substitute another program. A name is looked up in this program's `PATH` without its relative
     /// entries. A path must have the name of an allowed program and resolve to the same file. The command then runs
-    /// the file that the lookup found, not the agent's path. Relative paths are rejected. Environment variables that are not
-    /// [allowed](Self::allow_variables) are rejected too, because many of them make programs load code. A
+    /// the file that the lookup found, not the agent's path. Relative paths are rejected. Environment variables that
+    /// are not [allowed](Self::allow_variables) are rejected too, because many of them make programs load code. A
     /// [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = Allowed::These(commands.into_iter().map(Into::into).collect());
