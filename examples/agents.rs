@@ -1,6 +1,6 @@
 //! Lists the coding agents on this machine with their versions and capabilities.
 //!
-//! Starts every installed agent behind an embedded server, connects, and prints a table. Agents that are not installed
+//! Starts every installed agent on an embedded server, connects, and prints a table. Agents that are not installed
 //! are listed with their install command. No prompt is sent to a model.
 
 use std::time::Duration;

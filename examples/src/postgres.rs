@@ -315,8 +315,8 @@ fn children_of(parent: u32) -> Vec<String> {
     ids.filter(is_child).collect()
 }
 
-/// Creates a command for a program, as another user if necessary. The program replaces the one that changes
-/// the user, so its process id is the known one.
+/// Creates a command for a program, as another user if necessary. The tool that changes the user is replaced
+/// by the program, so the program has the process id of the command.
 fn run_as(user: Option<&str>, program: &Path) -> Command {
     let mut command = match user {
         Some(user) => {

@@ -200,7 +200,7 @@ impl Flow {
         }
     }
 
-    /// Returns the unfinished line, after the empty lines before it.
+    /// Returns the empty lines before the unfinished line, and then that line.
     fn unfinished(&self) -> Vec<Line> {
         if self.pending.is_empty() {
             return Vec::new();
