@@ -157,8 +157,8 @@ impl SandboxAgentClient {
     /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
     /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
-    /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and its
-    /// sessions end too; on other servers they continue.
+    /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and
+    /// its sessions end too; on other servers they continue.
     ///
     /// # Errors
     /// None at present. A server that does not confirm in time is not an error.
