@@ -41,7 +41,7 @@ pub struct RecordPatch {
     pub last_active_at: Option<Timestamp>,
     /// The server's endpoint.
     pub endpoint: Option<String>,
-    /// The agent's session. The previous one moves to
+    /// The agent's session. The previous one, unless it has the same id, moves to
     /// [`earlier_agent_sessions`](super::SessionDetails::earlier_agent_sessions). If another stored session is
     /// bound to the same id on the same endpoint and incarnation, that binding ends.
     pub agent_session: Change<AgentSession>,

@@ -205,7 +205,7 @@ impl SessionRecord {
         self.revision += 1;
     }
 
-    /// Binds the session to another session of the agent. The one before is remembered.
+    /// Binds the session to another session of the agent. The one before is remembered, unless it has the same id.
     pub(super) fn bind(&mut self, session: Option<AgentSession>) {
         if self.agent_session == session {
             return;
