@@ -66,7 +66,8 @@ pub enum Event {
         /// Always [`Error::MessageTooLarge`].
         error: Error,
     },
-    /// A response to a request that this client did not send.
+    /// A response that no call waits for: to a request that this client did not send, or to one that is over. A call may
+    /// be over without its response on the stream, for example with [`Order::Unverified`](crate::Order::Unverified).
     UnmatchedResponse {
         /// The id of the request.
         id: MessageId,

@@ -31,6 +31,11 @@ pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
             if core.options.tap.is_none() || core.tap_book.copy(number) {
                 core.tap(Direction::Inbound, event_id.as_ref(), &raw);
             }
+            if core.pending().get_mut(number).is_none() {
+                // It was settled without its echo, and what preceded the echo has arrived only now.
+                let (id, raw) = (core.ids.id(number), Json::new(raw));
+                core.publish(Event::UnmatchedResponse { id, raw, origin: Origin::Live, event_id });
+            }
         }
         Effect::Settle { number, outcome, order, from_stream } => {
             settle(core, link, number, outcome, order, from_stream);

@@ -59,11 +59,10 @@ struct State {
     candidates: HashMap<String, Vec<Mailbox>>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
     gone: HashMap<String, Route>,
-    /// The turns of this process with their ids, by the id of the agent's session. Their end is delivered even after
-    /// the route is gone.
-    turns: HashMap<String, (String, Mailbox)>,
-    /// Turns of other programs, by the JSON-RPC id of their prompt.
-    foreign: HashMap<String, Mailbox>,
+    /// The turns of this process, by the id of the agent's session. Their end is delivered even after the route is gone.
+    turns: HashMap<String, RunningTurn>,
+    /// Who waits for the response to a prompt on the stream, by its JSON-RPC id.
+    awaited: HashMap<String, Mailbox>,
     /// Agent requests on endpoints of other processes that are offered here, by session and id.
     offered: HashMap<(String, String), Mailbox>,
     early: Early,
@@ -80,6 +79,15 @@ struct State {
     /// Incremented with every connection and every restart of the server: offsets of different streams do not compare.
     stream: u64,
     last_active: Option<Timestamp>,
+}
+
+/// A turn of this process.
+#[derive(Debug)]
+struct RunningTurn {
+    id: String,
+    /// The JSON-RPC id of its prompt, once that is being sent.
+    request: Option<String>,
+    inbox: Mailbox,
 }
 
 #[derive(Debug)]
@@ -169,11 +177,11 @@ impl Feed {
             is_trailing: false,
         };
         route.latest = state.latest_hold(agent_session);
-        if let Some((_, of_turn)) = state.turns.get_mut(agent_session)
-            && of_turn.is_closed()
+        if let Some(turn) = state.turns.get_mut(agent_session)
+            && turn.inbox.is_closed()
         {
             // The tracker that began the turn ended when the session was released.
-            *of_turn = Arc::clone(inbox);
+            turn.inbox = Arc::clone(inbox);
         }
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
@@ -241,7 +249,7 @@ impl Feed {
         if but.is_none() {
             state.withdraw(inbox);
             state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
-            state.foreign.retain(|_, turn| !Arc::ptr_eq(turn, inbox));
+            state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
             state.offered.retain(|_, offered| !Arc::ptr_eq(offered, inbox));
         }
     }
@@ -271,12 +279,21 @@ impl Feed {
     pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
-        state.turns.insert(agent_session.to_owned(), (turn.to_owned(), Arc::clone(inbox)));
+        let turn = RunningTurn { id: turn.to_owned(), request: None, inbox: Arc::clone(inbox) };
+        state.turns.insert(agent_session.to_owned(), turn);
     }
 
-    /// Waits for the response to a prompt of another program.
+    /// The prompt of a turn of this process is being sent with this JSON-RPC id.
+    pub(super) fn sending(&self, turn: &str, request: &str) {
+        let mut state = self.lock();
+        if let Some(running) = state.turns.values_mut().find(|running| running.id == turn) {
+            running.request = Some(request.to_owned());
+        }
+    }
+
+    /// Waits for the response to a prompt on the stream.
     pub(super) fn expect_response(&self, request: &str, inbox: &Mailbox) {
-        self.lock().foreign.insert(request.to_owned(), Arc::clone(inbox));
+        self.lock().awaited.insert(request.to_owned(), Arc::clone(inbox));
     }
 
     /// An agent request on the endpoint of another process is offered to the application.
@@ -432,7 +449,7 @@ impl State {
         self.ended_before = before;
         self.stream += 1;
         self.progress = Progress::default();
-        self.foreign.clear();
+        self.awaited.clear();
         let gone = self.routes.extract_if(|_, route| route.bound_at < before);
         for (id, route) in gone {
             route.inbox.note(Command::Gone);

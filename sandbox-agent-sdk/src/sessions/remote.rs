@@ -97,7 +97,7 @@ impl Followed {
     async fn take(&mut self, shared: &Shared, entry: LogEntry) -> bool {
         match &entry.record {
             LogRecord::Response { request_id, result } if self.prompts.contains(request_id) => {
-                self.inbox.note(Command::ForeignTurnEnded(result.clone()));
+                self.inbox.note(Command::Responded(request_id.clone(), result.clone()));
                 return true;
             }
             LogRecord::Event(Event::ServerRestarted) => {

@@ -23,7 +23,7 @@ use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
 use crate::stream::{Resend, StreamReader};
 use crate::thread::ResultRules;
-use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
+use crate::{Error, Event, NewSession, Prompt, SandboxAgentClient, ServerKind, Turn, TurnOutcome};
 
 mod acquire;
 mod catch_up;
@@ -39,10 +39,10 @@ pub(super) use acquire::Wish;
 pub(super) enum Command {
     /// The agent, the server or the connection is gone.
     Gone,
-    /// The turn of this process with this id ended.
-    TurnEnded(String, Box<Result<TurnOutcome, Error>>, Option<Arc<Holder>>),
-    /// The response to a prompt of another program arrived.
-    ForeignTurnEnded(Response),
+    /// A turn of this process ended.
+    TurnEnded(Box<EndedTurn>),
+    /// The response to the prompt with this JSON-RPC id arrived on the stream.
+    Responded(String, Response),
     /// The stream on which a turn of another program runs has ended, or is of another incarnation.
     ForeignTurnLost,
     /// A call changed the state of the session.
@@ -57,6 +57,15 @@ pub(super) enum Command {
     /// The application waits for the end of a turn, which is before this.
     TurnStored(oneshot::Sender<Result<(), StoreError>>),
     Ask(Ask),
+}
+
+/// A turn of this process that has ended.
+pub(super) struct EndedTurn {
+    pub(super) id: String,
+    pub(super) outcome: Result<TurnOutcome, Error>,
+    /// The JSON-RPC id of the prompt, if its response has not arrived on the stream yet.
+    pub(super) trailing: Option<String>,
+    pub(super) holder: Option<Arc<Holder>>,
 }
 
 /// What is asked of a tracker; the answer goes to the sender, if anything waits for it.
@@ -164,6 +173,8 @@ pub(super) struct Owned {
     pub(super) is_numbered: bool,
     /// The running turn of this process.
     pub(super) turn: Option<String>,
+    /// A turn of this process that has ended, while updates of it may still arrive.
+    pub(super) trailing: Option<Trailing>,
     pub(super) foreign: Option<ForeignTurn>,
     pub(super) replay: Replay,
     /// Whether the agent replays the history that it loaded behind its response.
@@ -172,6 +183,14 @@ pub(super) struct Owned {
     pub(super) requests: BTreeMap<String, bool>,
     /// What the record says about the state of the session.
     pub(super) described: Described,
+}
+
+/// A turn whose response arrived without proof that all updates before it had arrived. Updates that precede its response
+/// on the stream belong to it.
+pub(super) struct Trailing {
+    pub(super) turn_id: String,
+    /// The JSON-RPC id of its prompt.
+    pub(super) request: String,
 }
 
 /// What a record has of a session's settings.
@@ -223,6 +242,7 @@ impl Owned {
             endpoint,
             is_numbered,
             turn: None,
+            trailing: None,
             foreign: None,
             replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
             late: LateReplay::No,
@@ -256,6 +276,11 @@ pub(super) enum LateReplay {
     Possible,
     /// It has begun with a message of the user, which only a replay has outside a turn.
     Running,
+}
+
+/// Whether the stream of the server has the response to every request.
+pub(super) fn is_echoing(client: &SandboxAgentClient) -> bool {
+    client.capabilities().is_some_and(|capabilities| capabilities.server == ServerKind::Shared)
 }
 
 impl Tracker {
@@ -334,8 +359,8 @@ impl Tracker {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Gone => self.gone(),
-            Command::TurnEnded(turn, outcome, holder) => self.turn_ended(&turn, &outcome, holder).await,
-            Command::ForeignTurnEnded(response) => self.foreign_turn_ended(Some(&response)).await,
+            Command::TurnEnded(ended) => self.turn_ended(*ended).await,
+            Command::Responded(request, response) => self.responded(&request, &response).await,
             Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
             Command::Answered { payload, stored } => self.answered(payload, stored).await,

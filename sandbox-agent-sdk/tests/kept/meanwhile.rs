@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
 use sandbox_agent_sdk::sessions::{StoreError, StoreOptions, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, ServerKind};
 
 use crate::gated::{Gated, Slowness};
@@ -248,6 +249,40 @@ async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() 
                 !matches!(event, Event::OwnershipLost { .. } | Event::EventsLost(_)),
                 "{kind}: {event:?}"
             );
+        }
+    }
+}
+
+#[tokio::test]
+async fn words_that_arrive_after_the_unproven_end_of_their_turn_are_stored_with_it() {
+    for prompts_again in [false, true] {
+        let world = World::new(ServerKind::Shared, agent(Ability::Neither)).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        // The stream is held back for longer than a response waits for its echo.
+        let late = Fault::BodyBeforeUpdates { delay: Duration::from_secs(4) };
+        world.server.inject(late.on_method("session/prompt").times(1));
+        let outcome = within(async { session.prompt("one").await?.outcome().await }).await.unwrap();
+        assert_eq!(outcome.missing, [Missed::Unverified]);
+        if prompts_again {
+            within(async { session.prompt("two").await?.outcome().await }).await.unwrap();
+        }
+        let count = if prompts_again { 2 } else { 1 };
+        let kept = within(async {
+            loop {
+                sessions.flush().await.unwrap();
+                let kept = stored(&**sessions.store(), "s").await;
+                if said(&kept).len() == count {
+                    return kept;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let prompts = kept.iter().filter(|event| event.kind == StoredEventKind::Prompt);
+        for (prompt, text) in prompts.zip(["re: one; ", "re: two; "]) {
+            let of_turn = kept.iter().filter(|event| event.turn_id == prompt.turn_id).cloned();
+            assert_eq!(said(&of_turn.collect::<Vec<_>>()), [text], "{kept:#?}");
         }
     }
 }

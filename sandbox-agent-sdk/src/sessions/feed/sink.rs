@@ -6,12 +6,14 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::{Command, Entry, Feed, Mailbox, Position, State};
+use super::{Command, Entry, Feed, Mailbox, Position, RunningTurn, State};
 use crate::client::LogSink;
 use crate::client::event::{Hold, Holder};
 use crate::error::RpcError;
 use crate::event::Origin;
+use crate::sessions::tracker::EndedTurn;
 use crate::stream::{LogEntry, LogRecord};
+use crate::update::Missed;
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 impl LogSink for Feed {
@@ -82,14 +84,14 @@ impl Feed {
             return Some(Arc::clone(offered));
         }
         let route = state.routes.get(session).map(|route| &route.inbox);
-        route.or_else(|| state.turns.get(session).map(|(_, inbox)| inbox)).map(Arc::clone)
+        route.or_else(|| state.turns.get(session).map(|turn| &turn.inbox)).map(Arc::clone)
     }
 }
 
 impl State {
     fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
-        if let Some(inbox) = self.foreign.remove(request) {
-            inbox.note(Command::ForeignTurnEnded(response.clone()));
+        if let Some(inbox) = self.awaited.remove(request) {
+            inbox.note(Command::Responded(request.to_owned(), response.clone()));
         }
     }
 
@@ -101,10 +103,17 @@ impl State {
     ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
         // A turn that another layer began is not stored as one.
-        let (turn, inbox) = self.turns.remove(session)?;
+        let RunningTurn { id, request, inbox } = self.turns.remove(session)?;
+        let is_unverified =
+            outcome.as_ref().is_ok_and(|outcome| outcome.missing.contains(&Missed::Unverified));
+        let trailing = request.filter(|_| is_unverified);
+        if let Some(request) = &trailing {
+            self.awaited.insert(request.clone(), Arc::clone(&inbox));
+        }
         let holder = holds.then(Holder::new);
         let hold = holder.as_ref().map(Holder::hold);
-        inbox.note(Command::TurnEnded(turn, Box::new(outcome.clone()), holder.map(Arc::new)));
+        let ended = EndedTurn { id, outcome: outcome.clone(), trailing, holder: holder.map(Arc::new) };
+        inbox.note(Command::TurnEnded(Box::new(ended)));
         hold
     }
 }

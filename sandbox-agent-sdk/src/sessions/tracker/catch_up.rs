@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
 use super::writing::FIRST_WAIT;
-use super::{OpenTurn, Tracker};
+use super::{OpenTurn, Tracker, is_echoing};
 use crate::client::SessionClaim;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
@@ -19,7 +19,7 @@ use crate::sessions::store::{
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
-use crate::{Error, SandboxAgentClient, ServerKind};
+use crate::{Error, SandboxAgentClient};
 
 /// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
 pub(super) const RESTORING: &str = "restoring";
@@ -277,8 +277,8 @@ impl Tracker {
         let from = if !open.requests.is_empty() && begun.offset < behind.offset { begun } else { behind };
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
-        let is_echoing = client.capabilities().is_some_and(|can| can.server == ServerKind::Shared);
-        let wanted = Wanted { agent_session: agent_session.to_owned(), behind, from, responses, is_echoing };
+        let agent_session = agent_session.to_owned();
+        let wanted = Wanted { agent_session, behind, from, responses, is_echoing: is_echoing(client) };
         let deadline = self.shared.deadline();
         let mut wait = FIRST_WAIT;
         loop {

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::{
-    Ask, Begun, Command, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted,
+    Ask, Begun, Command, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, is_echoing,
     turn_end_entry,
 };
 use crate::client::WeakClient;
@@ -78,6 +78,8 @@ impl Tracker {
         self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
         if let Some(owned) = &mut self.owned {
             owned.late = LateReplay::No;
+            // Only a server that echoes responses shows which updates precede them.
+            owned.trailing.take_if(|_| !is_echoing(&client));
             if owned.replay == Replay::Pending {
                 owned.replay = Replay::Sent { is_heard: false };
             }
@@ -154,6 +156,14 @@ impl Tracker {
         Ok((Resend { session_id: session, prompt }, owned.fence))
     }
 
+    /// The response to a prompt arrived on the stream.
+    pub(super) async fn responded(&mut self, request: &str, response: &Response) {
+        let Some(owned) = &mut self.owned else { return };
+        if owned.trailing.take_if(|trailing| trailing.request == request).is_none() {
+            self.foreign_turn_ended(Some(response)).await;
+        }
+    }
+
     /// The response to the prompt of another program arrived, or never will.
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
@@ -206,6 +216,7 @@ struct WriteAhead {
 impl PromptLayer for WriteAhead {
     fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>> {
         let append = self.append(&request_id);
+        self.shared.feed.sending(&self.turn_id, &request_id);
         let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
         Box::pin(async move {
             let result = shared.in_time(shared.store.append(append)).await;

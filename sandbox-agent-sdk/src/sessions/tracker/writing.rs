@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Described, LateReplay, Replay, Tracker, turn_end_entry};
+use super::{Described, EndedTurn, LateReplay, Replay, Tracker, Trailing, turn_end_entry};
 use crate::Error;
-use crate::client::event::Holder;
 use crate::sessions::StatusEvent;
 use crate::sessions::entry::{Entry, is_conversation, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
@@ -76,6 +75,8 @@ impl Tracker {
         let mut foreign_end = None;
         entries.retain(|entry| {
             match (&entry.kind, &entry.rpc_id) {
+                // The response that is waited for may be among what is missing.
+                (StoredEventKind::Gap, _) => owned.trailing = None,
                 (StoredEventKind::Permission | StoredEventKind::Question, Some(rpc_id)) => {
                     owned.requests.insert(rpc_id.clone(), false);
                 }
@@ -142,7 +143,9 @@ impl Tracker {
             let named = entry.payload.as_object_mut().and_then(|payload| payload.remove("turnId"));
             let named =
                 named.as_ref().and_then(Value::as_str).filter(|_| entry.kind == StoredEventKind::TurnEnded);
-            let turn = named.map(str::to_owned).or_else(|| turn.clone());
+            let trailing = owned.trailing.as_ref().map(|trailing| trailing.turn_id.as_str());
+            let trailing = trailing.filter(|_| entry.position.is_some() && entry.is_of_a_turn());
+            let turn = named.or(trailing).or(turn.as_deref()).map(str::to_owned);
             entry.into_event(owned.incarnation, now, turn.as_deref())
         };
         let position = last.filter(|_| owned.is_numbered);
@@ -320,12 +323,8 @@ impl Tracker {
     }
 
     /// A turn of this process ended.
-    pub(super) async fn turn_ended(
-        &mut self,
-        turn: &str,
-        outcome: &Result<crate::TurnOutcome, Error>,
-        holder: Option<Arc<Holder>>,
-    ) {
+    pub(super) async fn turn_ended(&mut self, ended: EndedTurn) {
+        let EndedTurn { id: turn, outcome, trailing, holder } = ended;
         let Some(owned) = &mut self.owned else {
             let unowned = || {
                 StoreError::Unavailable(Arc::new(io::Error::other("this process does not own the session")))
@@ -334,12 +333,14 @@ impl Tracker {
             return;
         };
         // After another process had the session, the turn is like that of another process.
+        owned.trailing = None;
         let is_foreign = owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn).is_some();
-        if owned.turn.take_if(|own| own == turn).is_none() && !is_foreign {
+        if owned.turn.take_if(|own| *own == turn).is_none() && !is_foreign {
             // It was never stored, or its end is.
             return;
         }
-        if let Err(error) = outcome {
+        owned.trailing = trailing.map(|request| Trailing { turn_id: turn.clone(), request });
+        if let Err(error) = &outcome {
             let is_gone = matches!(
                 error,
                 Error::AgentEnded(_)
@@ -358,14 +359,14 @@ impl Tracker {
             patch.replay_pending = is_known.then_some(false);
         }
         self.is_active_now();
-        let end = TurnEnd::of(outcome, &self.shared.rules);
+        let end = TurnEnd::of(&outcome, &self.shared.rules);
         // An agent's end does not change the status, and neither does a failure that the next prompt may recover from.
         patch.status = end.status_event().filter(|event| *event == StatusEvent::FatalError);
         let mut entries = self.close_requests();
         let mut ended = turn_end_entry(&end);
         ended.holder = holder;
         entries.push(ended);
-        self.write(entries, patch, Some(turn)).await;
+        self.write(entries, patch, Some(&turn)).await;
         self.show();
     }
 
