@@ -39,7 +39,7 @@ impl SessionHandle {
         self.prompt_with(content, RequestOptions::new())
     }
 
-    /// Runs one turn with options of its own, such as a timeout: [`prompt`](Self::prompt).
+    /// Like [`prompt`](Self::prompt), with request options such as a timeout.
     pub fn prompt_with(&self, content: Vec<ContentBlock>, options: RequestOptions) -> PromptTurn {
         let request = self.client.prompt(PromptRequest::new(self.id.clone(), content)).options(options);
         let (request, sent) = request.subscribing();
@@ -52,7 +52,7 @@ impl SessionHandle {
         self.client.cancel(CancelNotification::new(self.id.clone()))
     }
 
-    /// Subscribes to all later events of the session, in order. Includes events of the connection, such as gaps.
+    /// Subscribes to all later events of the session and of the connection, such as gaps, in order.
     pub fn events(&self) -> SessionEvents {
         SessionEvents { events: self.client.events(), session: self.id.clone() }
     }

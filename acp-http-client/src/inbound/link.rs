@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Error, EventId, EventSource, client::Core};
 
-/// Where a stream stands.
+/// The state of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     /// It has not been open yet.
@@ -270,7 +270,7 @@ impl Links {
         }
     }
 
-    /// Marks every stream as ended and gives them.
+    /// Marks every stream as ended and returns them.
     pub(crate) fn end(&self) -> Vec<Arc<Link>> {
         let mut links: Vec<_> = self.connection.get().cloned().into_iter().collect();
         links.extend(self.sessions_mut().drain().map(|(_, entry)| entry.link));

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Lets one POST through with the bootstrap query, and the others once that one was taken.
+/// Lets one POST through with the bootstrap query, and the others after the server accepted it.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: watch::Sender<State>,

@@ -26,9 +26,9 @@ pub(crate) struct Waiter {
     pub(crate) method: Arc<str>,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) since: Instant,
-    /// Whether its response is ordered behind the updates of its session.
+    /// Whether its response is ordered after the updates of its session.
     pub(crate) ordered: bool,
-    /// Whether only the stream can answer it.
+    /// Whether its response can only arrive on the stream.
     pub(crate) unconfirmed: bool,
     /// What became of its POST, if that broke.
     pub(crate) lost: Option<Arc<Error>>,
@@ -163,7 +163,7 @@ impl Ticket {
         self.core.pending().get_mut(self.number).is_some()
     }
 
-    /// From here on only the stream can answer it.
+    /// From now on its response can only arrive on the stream.
     pub(crate) fn mark_unconfirmed(&self, lost: Option<Arc<Error>>) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
             waiter.unconfirmed = true;
@@ -176,10 +176,10 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(waiter) = self.take() else { return self.forget() };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
-        // What was not handed over whole cannot run.
+        // A request that was not completely handed over cannot run.
         let sent = self.sent && !self.handover.as_ref().is_some_and(Handover::withdraw);
         if sent && !self.answered && self.cancel_on_drop {
-            // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
+            // From now on a prompt that follows waits for the end of this turn, and is not cancelled by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
             let barrier = link.core().barrier();

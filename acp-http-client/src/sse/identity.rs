@@ -126,7 +126,7 @@ impl<T> Identity<T> {
         Flow::Continue
     }
 
-    /// Moves behind an event that cannot be taken, so that it is never fetched again.
+    /// Moves past an event that cannot be accepted, so that it is never fetched again.
     pub(crate) fn skip(&mut self, id: Option<&EventId>, out: &mut Vec<Sequenced<T>>) -> Flow {
         match self {
             Self::Sequence(sequence) => sequence.skip(id.map(EventId::as_number), out),
@@ -145,7 +145,7 @@ impl<T> Identity<T> {
         }
     }
 
-    /// Reports every hole and gives what is held behind them.
+    /// Reports every hole and releases the events that are held after it.
     pub(crate) fn give_up(&mut self, out: &mut Vec<Sequenced<T>>) {
         if let Self::Sequence(sequence) = self {
             sequence.give_up(out);

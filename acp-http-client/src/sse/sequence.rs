@@ -27,8 +27,8 @@ const REORDER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Orders the events of one stream by their numbers and drops repeats.
 ///
-/// Numbers count from 1 without holes in each incarnation of a server. A hole is fetched again once; events behind it
-/// are held meanwhile, and given with a [`Sequenced::Gap`] before them if it stays open. Three facts decide which
+/// Numbers count from 1 without holes in each incarnation of a server. A hole is fetched again once. Events after it
+/// are held meanwhile, and released after a [`Sequenced::Gap`] if the hole stays open. Three facts decide which
 /// incarnation the open stream reads:
 /// - one opening reads one incarnation;
 /// - an event of an earlier opening that comes again shows that the server has not restarted since that opening;
@@ -43,7 +43,7 @@ pub(crate) struct Sequence<T> {
     first: Option<u64>,
     last: Option<u64>,
     prints: Prints,
-    /// What came behind a hole.
+    /// The events after a hole.
     held: BTreeMap<u64, Held<T>>,
     hole: Hole,
     /// How far the stream that is open has come. What is held beyond that came on an earlier one.
@@ -78,7 +78,7 @@ pub(crate) struct Sequence<T> {
 }
 
 impl<T> Sequence<T> {
-    /// Starts at the beginning of what the server has, or behind an event that an earlier client has seen.
+    /// Starts at the beginning of the server's buffer, or after an event that an earlier client has seen.
     pub(super) fn new(resume_from: Option<u64>) -> Self {
         Self {
             first: None,
@@ -105,8 +105,8 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// The number to open the stream behind. Where it is cheap, one event that was seen already is fetched again: it
-    /// proves that the server is still the same one.
+    /// The number after which the stream is opened. If that is cheap, one event that was already seen is fetched
+    /// again: it proves that the server is still the same one.
     pub(super) fn resume_point(&self) -> Option<u64> {
         let point = self.last? - u64::from(self.overlaps());
         (point > 0).then_some(point)
@@ -163,8 +163,8 @@ impl<T> Sequence<T> {
             && self.prints.get(n).is_some_and(|known| known != print && known != Fingerprint::SKIPPED)
     }
 
-    /// Moves behind an event that cannot be taken, so that it is never fetched again. Without an id, it is the one
-    /// behind the last.
+    /// Moves past an event that cannot be accepted, so that it is never fetched again. Without an id, it is the one
+    /// after the last.
     pub(super) fn skip(&mut self, id: Option<Option<u64>>, out: &mut Vec<Sequenced<T>>) -> Flow {
         let number = match (id, self.last) {
             (Some(Some(number)), Some(last)) if number <= last => {
@@ -204,12 +204,12 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// Reports every hole and gives what is held behind them.
+    /// Reports every hole and releases the events that are held after it.
     pub(super) fn give_up(&mut self, out: &mut Vec<Sequenced<T>>) {
         self.believe(u64::MAX, out);
     }
 
-    /// Gives what is held without reporting holes: there never were any.
+    /// Releases the held events without reporting holes: there never were any.
     pub(super) fn release_all(&mut self, out: &mut Vec<Sequenced<T>>) {
         let held = std::mem::take(&mut self.held).into_values().filter_map(|held| held.item);
         out.extend(held.map(Sequenced::Item));

@@ -106,14 +106,14 @@ impl Tail {
         content
     }
 
-    /// Moves behind an event that was skipped unread, so that it is never fetched again.
+    /// Moves past an event that was skipped unread, so that it is never fetched again.
     pub(super) fn skip(&mut self, id: Option<&EventId>) {
         if let Some(id) = id.filter(|id| !id.is_empty()) {
             self.move_to(id);
         }
     }
 
-    /// The next opening begins behind this event, if a header can name it.
+    /// The next opening begins after this event, if a header can contain its id.
     fn move_to(&mut self, id: &EventId) {
         self.last_identified = id.fits_header();
         if self.last_identified {

@@ -54,8 +54,7 @@ pub(crate) enum PostFailure {
     NotTaken(Error),
     /// The message was received and failed.
     Failed(Error),
-    /// The message was received, and the status does not say what became of it: the stream may still deliver its
-    /// response.
+    /// The message was received, and the status does not show its result: the stream may still deliver its response.
     Unsaid(Error),
     /// The message may have been received, and the stream may still deliver its response.
     Unknown(Error),
@@ -90,7 +89,7 @@ impl Transport {
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
             Err(SendError::Lost(source)) => {
                 return Err(match post.handover.incomplete() {
-                    // A server cannot have run what it has not read to its end.
+                    // A server cannot have run a message that it has not read completely.
                     Some(sent) => PostFailure::NotTaken(Error::UploadInterrupted {
                         method: post.what.to_string(),
                         sent,

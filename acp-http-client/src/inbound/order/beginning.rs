@@ -48,7 +48,7 @@ impl OrderedCore {
         self.exclusive = true;
     }
 
-    /// Whether a message that comes now is older than the first response of this client, by what is known.
+    /// Whether a message that arrives now is older than the first response of this client, as far as known.
     fn is_before_first_response(&self) -> bool {
         !self.exclusive && self.introduced && (self.barrier == Barrier::Echo || self.first_body.is_none())
     }
@@ -95,8 +95,8 @@ impl OrderedCore {
         })
     }
 
-    /// The backlog is over without an echo of ours. Where echoes are known to come, what is held is older than our
-    /// first response. Where none come, and something was answered, it is as new as anything.
+    /// Ends the backlog without an echo of this client's response. If the server sends echoes, the held messages are
+    /// older than the first response. If it sends none, and a request has its response, they are live.
     pub(super) fn end_backlog(&mut self, out: &mut Vec<Effect>) {
         let live = self.exclusive || (self.barrier != Barrier::Echo && self.first_body.is_some());
         self.close_backlog(if live { Origin::Live } else { Origin::Replayed }, out);

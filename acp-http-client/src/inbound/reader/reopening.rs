@@ -57,7 +57,7 @@ impl Reader {
         delay
     }
 
-    /// The stream is refused for good: the connection ends, or the session's calls do.
+    /// The stream is permanently refused: the connection ends, or the session's calls fail.
     fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
         if self.is_connection() {
             self.core.terminate(reason(Arc::new(error)));
