@@ -29,14 +29,14 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) stop_requested: AtomicBool,
     /// Whether the endpoint of the connection is left to another process.
     pub(in crate::client) left: AtomicBool,
-    /// Agent requests that belong to other clients, as far as is known.
+    /// Agent requests that probably belong to other clients.
     pub(in crate::client) unclaimed: UnclaimedTable,
-    /// The sessions with agent requests that this client answers.
+    /// The sessions with agent requests that this client serves.
     pub(in crate::client) owned: Arc<OwnedSessions>,
-    /// What the open agent requests take.
+    /// The memory of the open agent requests.
     pub(in crate::client) admission: Arc<Admission>,
     pub(in crate::client) limits: Limits,
-    /// Which optional methods exist, as found out by calls.
+    /// Which optional methods exist, as calls have shown.
     pub(in crate::client) learned: Learned,
     /// Guards the last unparsed lines of the agent; held for a push or a copy.
     output: Mutex<VecDeque<String>>,
