@@ -120,7 +120,7 @@ impl Stream for SessionEvents {
 #[must_use = "a turn is sent when it is polled"]
 pub struct PromptTurn {
     session: SessionId,
-    /// Brings the events when the prompt is sent.
+    /// Receives the subscription when the prompt is sent.
     sent: oneshot::Receiver<Events>,
     events: Option<SessionEvents>,
     response: Response,
@@ -170,7 +170,7 @@ impl Stream for PromptTurn {
             (Response::Pending(_), Some(events)) => events.poll_next_unpin(context),
             // The prompt is not sent yet.
             (Response::Pending(_), None) => Poll::Pending,
-            // Every update of the turn was published before its response was given.
+            // Every update of the turn was published before its response was returned.
             (Response::Done(_), Some(events)) => Poll::Ready(events.try_recv()),
             (Response::Done(_), None) => Poll::Ready(None),
         }

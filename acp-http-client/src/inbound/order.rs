@@ -36,7 +36,7 @@ enum Stream {
     Down,
 }
 
-/// What is known of an event beside its position.
+/// What is known about an event besides its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     None,
@@ -61,7 +61,7 @@ pub(crate) struct OrderedCore {
     backlog: Backlog,
     /// The barrier that is in force; `Learn` until it is known.
     barrier: Barrier,
-    /// When the first response came in a body.
+    /// When the first response arrived in a body.
     first_body: Option<Moment>,
     /// Whether the first request introduced this client, so that its echo precedes everything that is live.
     introduced: bool,
@@ -85,9 +85,9 @@ pub(crate) struct OrderedCore {
     floors: Floors,
     /// The number of the response that ended the backlog.
     backlog_end: Option<u64>,
-    /// Whether the server has handed out a connection id, so that the endpoint is not shared.
+    /// Whether the server has assigned a connection id, so that the endpoint is not shared.
     exclusive: bool,
-    /// When the last event came.
+    /// When the last event arrived.
     last_event: Moment,
 }
 
@@ -171,7 +171,7 @@ impl OrderedCore {
         }
     }
 
-    /// Takes one event. `pending` says whether a request of ours waits for its response.
+    /// Takes one event. `pending` returns whether a request of this client waits for its response.
     pub(crate) fn event(
         &mut self,
         now: Moment,
@@ -213,7 +213,7 @@ impl OrderedCore {
         flow
     }
 
-    /// Bytes came. `within` says that an event has begun and not ended, `whole` that events were completed.
+    /// Bytes arrived. `within`: an event has begun and not ended. `whole`: events were completed.
     pub(crate) fn bytes(&mut self, now: Moment, within: bool, whole: bool) {
         self.last_bytes = now;
         let began = self.partial.filter(|_| !whole).map_or(now, |(began, _)| began);

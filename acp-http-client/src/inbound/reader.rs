@@ -66,7 +66,7 @@ enum Stop {
     Reopen,
 }
 
-/// What to do about a stream that is not open.
+/// What to do with a stream that is not open.
 enum Next {
     Now,
     /// The stream is about to exist.
@@ -79,7 +79,7 @@ struct Reader {
     core: Arc<Core>,
     link: Arc<Link>,
     backoff: Backoff,
-    /// What the ordered core emits; kept to be used again.
+    /// The effects of the ordered core; the buffer is reused.
     effects: Vec<Effect>,
     /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
@@ -89,9 +89,9 @@ struct Reader {
     /// How often in a row the stream did not exist yet.
     not_yet: u32,
     opened_once: bool,
-    /// When the chunk in hand came.
+    /// When the current chunk arrived.
     now: Instant,
-    /// The last time that was noted as that of a message.
+    /// The last recorded time of a message.
     noted: Instant,
     timer: Timer,
 }
@@ -141,7 +141,7 @@ impl Reader {
         }
     }
 
-    /// Runs a future to its end, and the ordered core meanwhile. `None` if the time was up first.
+    /// Runs a future to its end, and the ordered core meanwhile. `None` if the time expired first.
     async fn serve<T>(&mut self, future: impl Future<Output = T>, until: Option<Instant>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         loop {
@@ -165,7 +165,7 @@ impl Reader {
         }
     }
 
-    /// Has the timer fire at the next deadline of the ordered core, or at `until`.
+    /// Sets the timer to the next deadline of the ordered core, or to `until`.
     fn set_timer(&mut self, until: Option<Instant>) {
         let core = self.link.core();
         let deadline = core.deadline().and_then(|deadline| self.link.instant(deadline));

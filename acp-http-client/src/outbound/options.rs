@@ -14,7 +14,7 @@ pub struct RequestOptions {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum Deadline {
-    /// As [`Timeouts`](crate::Timeouts) says for the method.
+    /// The timeout of the method in [`Timeouts`](crate::Timeouts).
     #[default]
     ByMethod,
     After(Duration),

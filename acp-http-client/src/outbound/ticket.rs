@@ -20,7 +20,7 @@ pub(crate) struct Settled {
     pub(crate) order: Order,
 }
 
-/// What the pending table knows of a request.
+/// A request in the pending table.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) method: Arc<str>,
@@ -30,7 +30,7 @@ pub(crate) struct Waiter {
     pub(crate) ordered: bool,
     /// Whether its response can only arrive on the stream.
     pub(crate) unconfirmed: bool,
-    /// What became of its POST, if that broke.
+    /// The error of its POST, if that failed.
     pub(crate) lost: Option<Arc<Error>>,
     /// How much of it was handed over, once it is being sent.
     pub(super) handover: Option<Handover>,
@@ -69,11 +69,11 @@ pub(crate) struct Ticket {
     /// Whether the response arrived and is only deferred.
     pub(super) answered: bool,
     cancel_on_drop: bool,
-    /// Whether no table has the request any more.
+    /// Whether the request was removed from every table.
     forgotten: bool,
 }
 
-/// A POST under way.
+/// A POST in progress.
 pub(super) type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
 
 impl Ticket {
@@ -127,7 +127,7 @@ impl Ticket {
         (self.sent, self.handover) = (true, Some(handover));
     }
 
-    /// The POST has its status, or broke after it may have arrived: it cannot be withdrawn any more.
+    /// The POST has its status, or failed after it may have arrived: it can no longer be withdrawn.
     pub(super) fn handed_over(&mut self) {
         self.handover = None;
         if let Some(waiter) = self.core.pending().get_mut(self.number) {

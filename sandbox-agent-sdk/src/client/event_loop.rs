@@ -284,7 +284,7 @@ impl EventLoop {
             Some((id, report)) if origin == Origin::Live => {
                 self.hub.end_session_at(&id, report, at);
             }
-            // An old end says nothing about the current state: the session may have been opened again.
+            // A replayed end does not describe the current state: the session may have been opened again.
             Some((id, report)) => {
                 self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }

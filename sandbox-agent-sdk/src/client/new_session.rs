@@ -198,7 +198,7 @@ impl NewSession {
         new
     }
 
-    /// The metadata that was given.
+    /// The metadata of the options.
     pub(crate) fn given(&self) -> &SessionMetadata {
         &self.metadata
     }
@@ -207,7 +207,7 @@ impl NewSession {
         self.thought_level.as_deref()
     }
 
-    /// The agent that was chosen, if one was.
+    /// The agent of the options, if it is set.
     pub(crate) fn agent_wanted(&self) -> Option<&str> {
         self.metadata.agent()
     }
@@ -225,7 +225,7 @@ impl NewSession {
         }
     }
 
-    /// The parameters of the call; `agent` is the one to use unless another one was chosen.
+    /// The parameters of the call; `agent` is the default if the options set none.
     pub(crate) fn to_params(&self, agent: &str) -> Result<Map<String, Value>, Error> {
         self.check()?;
         let mut metadata = SessionMetadata::new().with_agent(agent);

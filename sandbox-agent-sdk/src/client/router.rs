@@ -74,7 +74,7 @@ impl RequestRouter {
         }
     }
 
-    /// The connection has ended: no handler can be used any more.
+    /// The connection has ended: handlers can no longer be used.
     pub(super) fn end(&self) {
         self.handlers.close();
     }

@@ -11,7 +11,7 @@ use super::ENDPOINTS;
 use super::probe::Endpoint;
 use crate::{ClientOptions, ServerKind};
 
-/// How long the request that closes a connection to a released server is given to be sent.
+/// The time limit for sending the request that closes a connection to a released server.
 pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
 /// An endpoint, and how to connect to it.

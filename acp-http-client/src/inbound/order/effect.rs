@@ -1,4 +1,4 @@
-//! What goes into an ordered core and what comes out of it.
+//! The inputs and outputs of an ordered core.
 
 use std::sync::Arc;
 
@@ -78,14 +78,15 @@ pub(crate) enum Replay {
     Conversation,
 }
 
-/// A response that came in a body, or on another stream than its updates.
+/// A response that arrived in a body, or on another stream than its updates.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) number: u64,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) outcome: RpcOutcome,
-    /// The number that the next request will have: an echo of that one or a later one proves that ours has passed.
+    /// The number that the next request will have: an echo of that request or a later one proves that this response
+    /// has passed.
     pub(crate) next_number: u64,
-    /// Whether it came on another stream, so that there is no echo on this one.
+    /// Whether it arrived on another stream, so that there is no echo on this one.
     pub(crate) elsewhere: bool,
 }

@@ -64,7 +64,7 @@ impl Progress {
         self.open_requests += 1;
     }
 
-    /// An agent request has its response, or needs none any more.
+    /// An agent request has its response, or no longer needs one.
     pub(in crate::client) fn responded(&mut self) {
         self.open_requests = self.open_requests.saturating_sub(1);
     }
