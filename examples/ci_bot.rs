@@ -3,9 +3,9 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | the agent finished; its report is on standard output |
-//! | 1 | the agent stopped early: it refused, or a limit of the model was reached |
+//! | 1 | the agent stopped early: it refused, or reached a limit of the model or the budget |
 //! | 2 | the turn failed, or took too long |
-//! | 75 | the server is unreachable and nothing ran: try again later |
+//! | 75 | nothing ran, for example because the server is unreachable: try again later |
 //!
 //! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL`. The prompt is the first argument.
 

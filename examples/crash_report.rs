@@ -1,4 +1,4 @@
-//! Reports the crash of an agent during a turn, for three kinds of crashes.
+//! Reports how an agent ended during a turn, for three kinds of ends.
 //!
 //! The agent of the embedded server exits with a code, is killed by a signal, and exits without an error. If
 //! `SANDBOX_AGENT_URL` is set, the prompts go to the agent of that server instead.

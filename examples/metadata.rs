@@ -1,7 +1,7 @@
 //! Session metadata: the title, the model, and the application's own keys.
 //!
-//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN`
-//! and `SANDBOX_AGENT_AGENT`, if required). Released servers do not store metadata, and the example says so.
+//! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN` and
+//! `SANDBOX_AGENT_AGENT`, if required). Released servers do not store metadata; the example then prints that.
 
 use sandbox_agent_sdk::connection::Feature;
 use sandbox_agent_sdk::session::{ListSessions, MetadataKey, SessionMetadata};

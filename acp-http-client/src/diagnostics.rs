@@ -55,13 +55,13 @@ pub struct StreamDiagnostics {
     pub name: String,
     /// The state of the stream: `opening`, `live`, `down` or `ended`.
     pub state: String,
-    /// The last event before which nothing is missing.
+    /// The last event up to which nothing is missing.
     pub last_event_id: Option<EventId>,
     /// What orders responses on the stream, as declared or as learned so far.
     pub barrier: String,
     /// Whether the event ids of the stream are treated as a sequence of numbers.
     pub numbered: bool,
-    /// The number of deferred responses, which wait until everything before them was delivered.
+    /// The number of deferred responses, which wait until all earlier messages are delivered.
     pub deferred: usize,
     /// The number of requests whose response can only arrive on this stream.
     pub waiting: usize,

@@ -88,7 +88,7 @@ impl Dialect {
     /// The released server: one path per agent, created by a query on the first POST. Otherwise like
     /// [`RPC`](Self::RPC).
     pub const RELEASED: Self = Self { name: "released", bootstrap: true, ..Self::RPC };
-    /// The released behaviour at `/v1/rpc`, for one agent process.
+    /// The released adapter at `/v1/rpc`, which runs one agent process. Otherwise like [`RPC`](Self::RPC).
     pub const ADAPTER: Self = Self { name: "adapter", ..Self::RPC };
     /// The early server: a connection id after `initialize`, responses in the body only, numbered events.
     pub const EARLY: Self = Self {

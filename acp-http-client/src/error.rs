@@ -29,9 +29,9 @@ pub enum Error {
     /// The server is unreachable. Nothing was sent.
     #[error("server is unreachable")]
     Unreachable(#[source] Cause),
-    /// The session id cannot be sent in the header that contains it. Nothing was sent.
+    /// The session id cannot be sent in an HTTP header. Nothing was sent.
     ///
-    /// This can only happen on servers with one stream per session. Their ids must be visible ASCII characters.
+    /// This happens only on servers with one stream per session, whose session ids must be visible ASCII characters.
     #[error("session id `{session_id}` cannot be sent in a header")]
     InvalidSessionId {
         /// The id of the session.
@@ -133,7 +133,7 @@ pub enum Error {
     MessageTooLarge {
         /// The limit in bytes.
         limit: usize,
-        /// How many bytes had arrived when the client skipped the rest, or the minimum size after decoding.
+        /// How many bytes had arrived when the client skipped the rest, or a lower bound of the decoded size.
         seen: usize,
         /// The id of the event, if it is known.
         event_id: Option<EventId>,
@@ -154,7 +154,7 @@ pub enum Error {
         method: String,
     },
     /// A cancelled turn of the session is still running. The prompt was not sent.
-    #[error("session `{session}` still runs a turn that was cancelled")]
+    #[error("a cancelled turn of session `{session}` is still running")]
     TurnStillRunning {
         /// The id of the session.
         session: SessionId,

@@ -8,10 +8,10 @@ use std::{collections::BTreeMap, time::Duration};
 pub struct Timeouts {
     /// The timeout for the TCP and TLS connection. Default 10 s. A custom [`reqwest::Client`] uses its own.
     pub connect: Duration,
-    /// The timeout for the HTTP response to a notification, or to a response of this client, and for the wait until a
-    /// notification about a session may be sent. Where responses come on the stream, it is also the timeout for the HTTP
-    /// response to a request about a session: then the next message is sent, and the stream may still bring the response.
-    /// Default 30 s.
+    /// The timeout for the HTTP response to a notification or to a response of this client. It also limits how long a
+    /// notification about a session waits to be sent. If responses arrive on the stream, it is also the timeout for
+    /// the HTTP response to a request about a session. After it, the next message is sent, and the response may still
+    /// arrive on the stream. Default 30 s.
     pub headers: Duration,
     /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit. Default
     /// 60 s.
@@ -23,18 +23,18 @@ pub struct Timeouts {
     /// A response may be lost if the POST failed, or in a gap or a reopened stream. Each message of its session on
     /// the stream restarts this time.
     pub confirmation: Option<Duration>,
-    /// How long such a request waits in total on a stream whose event ids identify nothing; `None` for no limit.
-    /// Default one hour.
+    /// How long such a request waits in total on a stream whose event ids do not identify events; `None` for no
+    /// limit. Default 1 h.
     ///
     /// On such a stream, a server that replays its buffer at each opening would restart
     /// [`confirmation`](Self#structfield.confirmation) each time.
     pub confirmation_limit: Option<Duration>,
-    /// How long a response from a body waits for its echo on the event stream while its session is silent. Default 2
-    /// s.
+    /// How long a response from a body waits for its echo on the event stream, while its session is silent.
+    /// Default 2 s.
     ///
     /// After this time it is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo
-    /// every response, so this timeout only applies to echoes that were lost in a gap, and to servers that do not
-    /// conform. An event that is still arriving extends the wait.
+    /// every response, so this timeout applies only to echoes that were lost, and to servers that do not conform. An
+    /// event that is still arriving extends the wait.
     pub order: Duration,
     /// How long a response waits for its echo in total, if its session is never silent. Default 30 s.
     ///
@@ -59,8 +59,8 @@ pub struct Timeouts {
     pub cancel: Duration,
     /// The delay before a cancel is first repeated. It doubles each time. Default 250 ms.
     pub cancel_repeat: Duration,
-    /// The longest time for which a request without a timeout is sent again if the server refuses it unread with
-    /// `Retry-After`, at most three times. Default 60 s.
+    /// How long a request without a timeout is retried if the server refuses it unread with `Retry-After`. There are
+    /// at most three retries. Default 60 s.
     pub retry_after: Duration,
     /// The timeout for the response headers of the event stream. Default 30 s.
     pub stream_open: Duration,
@@ -83,7 +83,7 @@ impl Default for Timeouts {
             ("initialize", Some(Duration::from_secs(180))),
             ("session/new", Some(Duration::from_secs(120))),
             ("session/load", Some(Duration::from_secs(300))),
-            // A turn has no bound.
+            // A turn has no time limit.
             ("session/prompt", None),
         ];
         Self {
@@ -128,7 +128,7 @@ impl Timeouts {
 
 /// Limits on what a server or an agent can make a connection store, parse or open.
 ///
-/// Data that exceeds a limit is reported by an event or a typed error, and nothing else is lost.
+/// Data that exceeds a limit is dropped and reported by an event or a typed error; nothing else is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -99,7 +99,7 @@ impl EndReason {
     }
 }
 
-/// Two reasons are the same if they are of one kind; what caused them may differ.
+/// Two reasons are equal if they are of the same kind, even if their causes differ.
 impl PartialEq for EndReason {
     fn eq(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)

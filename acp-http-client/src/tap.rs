@@ -63,7 +63,7 @@ pub enum Verdict {
     End(Arc<dyn StdError + Send + Sync>),
 }
 
-/// Runs code of the application; `None` if it panicked. A panic is logged and goes no further.
+/// Runs code of the application; `None` if it panicked. A panic is logged and not propagated.
 pub(crate) fn catch<R>(what: &'static str, code: impl FnOnce() -> R) -> Option<R> {
     // What the code owns belongs to the application; nothing of this crate is left half changed.
     caught(what, catch_unwind(AssertUnwindSafe(code)))

@@ -83,7 +83,7 @@ async fn pass_through() -> Result<ProcessExit, Box<dyn std::error::Error>> {
         processes.create(CreateProcess::new(program).args(words).tty(true).interactive(true)).await?;
     let mut local = Local::open()?;
     let exit = attach(&processes, &process.id, &mut local).await?;
-    // The record is not needed any more.
+    // The record is no longer needed.
     let _ = processes.delete(&process.id).await;
     Ok(exit)
 }

@@ -18,7 +18,8 @@ use crate::{
     transport::{Sender, Transport, TransportConfig, default_client},
 };
 
-/// A cancel that a server handled before its prompt is lost; the second or third one comes after it.
+/// A server may handle a cancel before its prompt, which loses the cancel. A repeated cancel arrives after the
+/// prompt.
 const CANCEL_REPEATS: u32 = 3;
 
 /// Configures an [`AcpHttpClient`]. [`build`](Self::build) reports invalid settings.
@@ -131,7 +132,7 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Uses HTTP/2 without negotiation. Over TLS, HTTP/2 is always negotiated.
+    /// Uses HTTP/2 on plain `http` connections, without negotiation. Over TLS, HTTP/2 is negotiated anyway.
     pub fn http2_prior_knowledge(mut self) -> Self {
         self.http2_prior_knowledge = true;
         self
@@ -143,16 +144,16 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets how many times `session/cancel` is repeated at most while the turn runs. Default 3.
+    /// Sets the maximum number of times `session/cancel` is repeated while the turn runs. Default 3.
     pub fn cancel_repeats(mut self, repeats: u32) -> Self {
         self.cancel_repeats = repeats;
         self
     }
 
-    /// Sets a cheap request that the server answers without the agent.
+    /// Sets a cheap request to which the server responds without the agent.
     ///
-    /// It is sent if a reopened stream is unexpectedly silent: the position of its echo shows whether the server
-    /// restarted. Without a probe, requests that such a restart lost wait for
+    /// The client sends it if a reopened stream is unexpectedly silent: the position of its echo shows whether the
+    /// server restarted. Without a probe, requests that were lost in a restart wait for
     /// [`Timeouts::confirmation`](crate::Timeouts#structfield.confirmation).
     pub fn probe(mut self, method: impl Into<String>, params: serde_json::Value) -> Self {
         self.probe = Some((method.into(), params));
@@ -184,9 +185,9 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Continues after this event, where another client stopped. See [`AcpHttpClient::last_event_id`].
+    /// Starts reading after this event, at which another client stopped. See [`AcpHttpClient::last_event_id`].
     ///
-    /// Nothing up to this event is delivered again, and everything after it is live.
+    /// Events up to this one are not delivered; all later events are live.
     pub fn resume_from(mut self, last_event_id: impl Into<EventId>) -> Self {
         self.resume_from = Some(last_event_id.into());
         self

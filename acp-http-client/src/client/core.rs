@@ -1,4 +1,4 @@
-//! What every handle, call and task of one connection shares.
+//! The state that all handles, calls and tasks of a connection share.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) spans: Spans,
     pub(crate) transport: Transport,
     pub(crate) ids: Arc<Ids>,
-    /// Guards the table of requests that wait; held for a look-up.
+    /// Guards the table of pending requests; held for a look-up.
     pending: Mutex<Pending<Waiter>>,
     pub(crate) hub: Hub,
     state: watch::Sender<ConnectionState>,
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     /// How many POSTs were begun, and how many of them certainly did not reach the server.
     posts: AtomicUsize,
     not_taken: AtomicUsize,
-    /// How often a probe was asked for since none was under way.
+    /// The number of probes requested since the last one started.
     pub(crate) probes: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
@@ -151,8 +151,8 @@ impl Core {
         self.hub.publish(Stored::Other(Box::new(event)));
     }
 
-    /// The one end of a connection: every waiter fails with the reason, subscribers see it, every task ends.
-    /// Returns the tasks, so that the caller can wait for their end.
+    /// Ends the connection: every waiter fails with the reason, subscribers receive it, and every task ends. Returns
+    /// the tasks, so that the caller can wait for their end.
     pub(crate) fn terminate(self: &Arc<Self>, reason: EndReason) -> Vec<JoinHandle<()>> {
         let state = ConnectionState::Terminated(reason.clone());
         let first = self.state.send_if_modified(|present| {
@@ -241,7 +241,7 @@ impl Core {
         self.tap(Direction::Outbound, None, body);
     }
 
-    /// A response came in a body; `echoed` says that the stream will bring it too.
+    /// A response arrived in a body; `echoed` tells whether the stream will deliver it too.
     pub(crate) fn tapped_body(&self, number: u64, body: &Bytes, echoed: bool) {
         if self.options.tap.is_some() {
             for body in self.tap_book.body(number, body, echoed) {
@@ -284,7 +284,7 @@ impl Core {
         result
     }
 
-    /// Whether an error means that the server has forgotten the connection id it gave us.
+    /// Whether an error means that the server no longer knows the connection id that it assigned.
     fn is_gone(&self, error: &Error) -> bool {
         let status = error.http().map(|http| http.status);
         self.transport.connection_id().is_some() && matches!(status, Some(404 | 410))
@@ -298,7 +298,7 @@ impl Core {
         }
     }
 
-    /// One of our requests was answered: sessions begin and end with some of them.
+    /// A request of this client got its response. Some responses begin or end a session.
     pub(crate) fn on_response(self: &Arc<Self>, waiter: &Waiter, outcome: &RpcOutcome) {
         if !self.options.dialect.has_session_streams() {
             return;

@@ -103,7 +103,7 @@ impl AcpHttpClient {
         Request::raw(self, method, params)
     }
 
-    /// Creates a handle to a session. Sends nothing; the session need not exist.
+    /// Creates a handle to a session. Sends nothing and does not check whether the session exists.
     pub fn session(&self, id: impl Into<SessionId>) -> SessionHandle {
         SessionHandle::new(self.clone(), id.into())
     }
@@ -170,7 +170,7 @@ impl AcpHttpClient {
         }
     }
 
-    /// Returns the id of the last event before which nothing is missing. Pass it to
+    /// Returns the id of the last event up to which nothing is missing. Pass it to
     /// [`resume_from`](AcpHttpClientBuilder::resume_from).
     pub fn last_event_id(&self) -> Option<EventId> {
         self.core().links.connection(self.core()).last_event_id()

@@ -36,7 +36,7 @@ methods! {
     /// Creates a session.
     new_session(NewSessionRequest) -> NewSessionResponse = METHODS.session_new;
     /// Loads a session. The agent replays its history as updates with [`Origin::History`](crate::Origin::History).
-    /// All of them were delivered when this returns.
+    /// When this returns, all of them have been delivered.
     load_session(LoadSessionRequest) -> LoadSessionResponse = METHODS.session_load;
     /// Resumes a session without replaying its history.
     resume_session(ResumeSessionRequest) -> ResumeSessionResponse = METHODS.session_resume;
@@ -71,7 +71,7 @@ impl AcpHttpClient {
     ///
     /// It returns after every update of the turn was delivered to the subscribers of [`events`](Self::events).
     /// [`SessionHandle::prompt`](crate::SessionHandle::prompt) returns the same turn as a stream of events. If this
-    /// version does not know the stop reason, see [`Typed::raw`].
+    /// version of the crate does not know the stop reason, see [`Typed::raw`].
     ///
     /// After a [`cancel`](Self::cancel) the next prompt of the session waits until the cancelled turn has ended.
     ///

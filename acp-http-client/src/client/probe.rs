@@ -12,15 +12,15 @@ use crate::{
     rpc::Outgoing,
 };
 
-/// How often a probe that got no response is repeated, after which pause, and how long each may take. They bound how
-/// long a restart behind a silent stream stays unknown; none decides what is true.
+/// How often a probe without a response is repeated, the pause between attempts, and the timeout of each. They bound
+/// how long a restart stays undetected while the stream is silent.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Probes the server, if a probe is configured. The stream, not the response, says what follows: an echo at a number
-/// that is not above the last one proves a restart, and every response that was sent before the probe stands before its
-/// echo. A probe that is asked for while another is under way follows it.
+/// Probes the server, if a probe is configured. The result is the position of the echo on the stream: an echo whose
+/// number is not above the last one proves a restart, and every response that was sent before the probe precedes its
+/// echo. A probe that is requested while another is running follows it.
 pub(crate) fn probe(core: &Arc<Core>) {
     let Some((method, params)) = core.options.probe.clone() else { return };
     if core.probes.fetch_add(1, Ordering::AcqRel) > 0 {
@@ -51,7 +51,7 @@ async fn attempt(core: &Arc<Core>, method: &str, params: &serde_json::Value) -> 
     let draft = Draft { number, method: method.into(), session: None, body, subscriber: None };
     let options = RequestOptions::new().timeout(TIMEOUT).ordered(true);
     let settled = Exchange::run(core.clone(), draft, options).await?;
-    // An error response says as much: it has a position too.
+    // An error response has a position too, so it serves as well.
     drop(settled.outcome);
     Ok(())
 }

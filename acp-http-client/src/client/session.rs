@@ -39,7 +39,7 @@ impl SessionHandle {
         self.prompt_with(content, RequestOptions::new())
     }
 
-    /// Runs one turn with options of its own, such as a timeout: [`prompt`](Self::prompt).
+    /// Like [`prompt`](Self::prompt), with request options such as a timeout.
     pub fn prompt_with(&self, content: Vec<ContentBlock>, options: RequestOptions) -> PromptTurn {
         let request = self.client.prompt(PromptRequest::new(self.id.clone(), content)).options(options);
         let (request, sent) = request.subscribing();
@@ -52,7 +52,7 @@ impl SessionHandle {
         self.client.cancel(CancelNotification::new(self.id.clone()))
     }
 
-    /// Subscribes to all later events of the session, in order. Includes events of the connection, such as gaps.
+    /// Subscribes to all later events of the session and of the connection, such as gaps, in order.
     pub fn events(&self) -> SessionEvents {
         SessionEvents { events: self.client.events(), session: self.id.clone() }
     }
@@ -120,7 +120,7 @@ impl Stream for SessionEvents {
 #[must_use = "a turn is sent when it is polled"]
 pub struct PromptTurn {
     session: SessionId,
-    /// Brings the events when the prompt is sent.
+    /// Receives the subscription when the prompt is sent.
     sent: oneshot::Receiver<Events>,
     events: Option<SessionEvents>,
     response: Response,
@@ -170,7 +170,7 @@ impl Stream for PromptTurn {
             (Response::Pending(_), Some(events)) => events.poll_next_unpin(context),
             // The prompt is not sent yet.
             (Response::Pending(_), None) => Poll::Pending,
-            // Every update of the turn was published before its response was given.
+            // Every update of the turn was published before its response was returned.
             (Response::Done(_), Some(events)) => Poll::Ready(events.try_recv()),
             (Response::Done(_), None) => Poll::Ready(None),
         }

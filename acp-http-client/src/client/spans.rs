@@ -7,7 +7,8 @@ use tracing::Span;
 /// Numbers the connections of this process.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
-/// The span of a connection. Spans have neither content nor secrets; the id that a server hands out is one.
+/// The span of a connection. Spans contain neither content nor secrets; the connection id that a server assigns is a
+/// secret.
 #[derive(Debug)]
 pub(crate) struct Spans {
     /// The number of the connection in this process, which every span of it has as its field `connection`.

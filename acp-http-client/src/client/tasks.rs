@@ -49,7 +49,7 @@ impl Tasks {
         let task = tokio::spawn(task.instrument(self.span.clone()));
         match self.running.lock().as_mut() {
             Some(handles) => {
-                // A task that has finished is not there any more.
+                // A finished task is no longer in the table.
                 if let Some(place) = handles.tasks.get_mut(&number) {
                     *place = Some(task);
                 }

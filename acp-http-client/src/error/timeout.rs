@@ -28,8 +28,8 @@ pub struct Timeout {
 pub enum Phase {
     /// Earlier messages about the session to be sent. Nothing was sent.
     Outbox,
-    /// The HTTP response to a notification, to a response of this client, or to a request whose response comes on the
-    /// stream.
+    /// The HTTP response to a notification, to a response of this client, or to a request whose response arrives on
+    /// the stream.
     Headers,
     /// The response to a request.
     Response,

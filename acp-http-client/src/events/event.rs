@@ -39,16 +39,16 @@ pub enum Event {
         /// Why the stream cannot be opened.
         error: Error,
     },
-    /// The server restarted, and its event ids started over. Its events are read from the first one on.
+    /// The server restarted, and its event ids started over. The client reads its events from the first one.
     Restarted {
         /// The stream of the restarted server.
         stream: EventSource,
     },
-    /// Events are missing because the server no longer has them. They were sent before the events that follow. Load
-    /// the session if you need them. A missing event that arrives late is still delivered.
+    /// Events are missing because the server no longer has them. They precede the events that follow. Load the
+    /// session if you need them. A missing event that arrives late is still delivered.
     ///
-    /// Only numbered events show gaps. Gaps are reported if the [`Dialect`](crate::Dialect) declares
-    /// [`EventIds::Sequence`](crate::EventIds::Sequence), so not with [`Dialect::AUTO`](crate::Dialect::AUTO).
+    /// Only numbered events reveal gaps. Gaps are reported if the [`Dialect`](crate::Dialect) declares
+    /// [`EventIds::Sequence`](crate::EventIds::Sequence), but not with [`Dialect::AUTO`](crate::Dialect::AUTO).
     Gap {
         /// The stream with the gap.
         stream: EventSource,
@@ -151,7 +151,8 @@ pub enum Continuity {
 pub enum Order {
     /// The dialect's barrier guarantees the order.
     Verified,
-    /// The order is not guaranteed: the wait ended by a gap or a timeout, or the request was not ordered.
+    /// The order is not guaranteed: the wait ended by a timeout, a server restart or the end of the stream, or the
+    /// request was not ordered.
     Unverified,
 }
 
@@ -159,7 +160,7 @@ pub enum Order {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Update {
-    /// The session and the content, typed if this version knows them.
+    /// The session and the content, typed if this version of the crate knows them.
     pub content: Typed<SessionNotification>,
     /// The origin of the update.
     pub meta: Meta,
@@ -174,7 +175,7 @@ impl Update {
         }
     }
 
-    /// Returns the update if this version knows its kind. Otherwise see [`Typed::raw`].
+    /// Returns the update if this version of the crate knows its kind. Otherwise see [`Typed::raw`].
     pub fn update(&self) -> Option<&SessionUpdate> {
         self.content.known().map(|notification| &notification.update)
     }

@@ -89,7 +89,7 @@ impl Hub {
 #[must_use = "a subscription that is not read only counts what it misses"]
 pub struct Events {
     queue: Arc<Queue>,
-    /// Whether updates are given as notifications.
+    /// Whether updates are delivered as notifications.
     untyped: bool,
 }
 
@@ -212,7 +212,7 @@ impl Queue {
         };
         state.bytes -= item.event().map_or(0, Stored::weight);
         if state.items.is_empty() && state.items.capacity() > SPARE {
-            // What a burst needed is freed when it was read.
+            // Memory that a burst needed is freed after it is read.
             state.items = VecDeque::new();
         }
         drop(state);

@@ -12,9 +12,9 @@ use serde::{
 
 /// Reads the parameters of an update if they are a chunk of text and nothing else.
 ///
-/// The types of the schema choose the kind of an update by a member that may be anywhere, and so read each update into
-/// a tree first. This takes a third of the time. It returns `None` for everything that it does not know exactly: the
-/// types of the schema decide then.
+/// The schema types select the kind of an update by a member that may be anywhere, so they first parse each update
+/// into a tree. This function takes a third of the time. It returns `None` for anything else, which the schema types
+/// then parse.
 pub(super) fn read(params: &str) -> Option<SessionNotification> {
     let Object(Params { session_id, update }) = serde_json::from_str(params).ok()?;
     let Object(Chunk { session_update, content, message_id }) = update;

@@ -102,7 +102,7 @@ impl AgentRequests {
         self.queue.try_pop()
     }
 
-    /// Like [`recv`](Self::recv). It needs no `StreamExt`.
+    /// Like [`recv`](Self::recv). Callers need not import `StreamExt`.
     pub async fn next(&mut self) -> Option<(AgentRequest, Responder)> {
         self.recv().await
     }

@@ -26,7 +26,7 @@ pub(crate) fn cancelled(method: &str) -> Outcome {
 
 /// The response to a permission request without a decision: reject if the agent offers that, otherwise cancel.
 pub(crate) fn refuse_permission(params: &[u8]) -> Outcome {
-    // Options that cannot be read are none: the request is cancelled.
+    // Unreadable options count as none, so the request is cancelled.
     let params = json::decode(params, Json::DECODED_LIMIT).unwrap_or_default();
     let options = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     let kinds = ["reject_once", "reject_always"];

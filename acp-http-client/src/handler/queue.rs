@@ -8,15 +8,15 @@ use std::{
 
 use super::channel::{AgentRequest, Responder};
 
-/// So many requests are queued before those that were cancelled are removed for the first time.
+/// The queue length at which cancelled requests are first removed.
 const FIRST_SWEEP: usize = 32;
 
 type Entry = (AgentRequest, Responder);
 
 /// Holds agent requests until they are read, in the order of the wire.
 ///
-/// [`Limits::open_requests`](crate::Limits#structfield.open_requests) is its bound: only requests that were admitted are
-/// pushed, and those that were cancelled since are removed when the queue has doubled.
+/// [`Limits::open_requests`](crate::Limits#structfield.open_requests) is its bound: only admitted requests are
+/// pushed, and cancelled ones are removed whenever the queue has doubled.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
     /// Guards the queue; held for a push, a pop or a sweep, and not while requests are dropped.

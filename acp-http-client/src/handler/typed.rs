@@ -44,9 +44,9 @@ impl<T> Deref for Call<T> {
 /// Responds to agent requests.
 ///
 /// Every method has a default: permissions are rejected or cancelled, other requests get "method not found". Each
-/// request runs in a separate task, so a handler may take long, may call the client, and may serve many requests at
-/// the same time. If the turn is cancelled, the future is dropped and the agent gets the response that the protocol
-/// defines. If a handler panics, the agent gets an internal error.
+/// request runs in a separate task, so a handler may run for a long time, may call the client, and may serve many
+/// requests at the same time. If the turn is cancelled, the future is dropped and the agent gets the response that
+/// the protocol defines. If a handler panics, the agent gets an internal error.
 pub trait AgentHandler: Send + Sync + 'static {
     /// Handles `session/request_permission`.
     fn request_permission(

@@ -132,7 +132,7 @@ impl AgentRequestTable {
         Admission::Open(serial)
     }
 
-    /// Takes the right to respond; `None` if the request was answered, or another one is open under the id.
+    /// Claims the right to respond; `None` if the request has a response, or another request is open under the id.
     fn claim(&self, id: &MessageId, serial: u64) -> Option<Responding<'_>> {
         let mut requests = self.lock();
         let open = requests.open.get(id).is_some_and(|request| request.serial == serial);
@@ -143,7 +143,7 @@ impl AgentRequestTable {
         Some(Responding { table: self, refusal: false })
     }
 
-    /// Cancels one request: the agent does not want the response any more.
+    /// Cancels one request: the agent no longer needs the response.
     pub(crate) fn cancel_one(&self, id: &MessageId) {
         let cancel = self.lock().take_cancel(id, None);
         if let Some(cancel) = cancel {

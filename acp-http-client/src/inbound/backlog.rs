@@ -11,11 +11,11 @@ pub(super) struct Held {
     pub(super) seen: bool,
 }
 
-/// Holds what the first opening of a shared stream brings while it is unknown whether it is old.
+/// Holds the messages of a newly opened shared stream until it is known whether they are backlog.
 ///
-/// A stream that is opened for the first time replays the server's buffer, and nothing marks where that ends. The echo
-/// of our first response does: what came before it is older than this client, and an agent request among it must not be
-/// served again. Where no echo comes, a quiet period ends the backlog.
+/// A stream that is opened for the first time replays the server's buffer, and the server does not mark its end. The
+/// echo of this client's first response does: earlier messages are older than this client, and agent requests among
+/// them must not be served again. On servers without echoes, a quiet period ends the backlog.
 #[derive(Debug)]
 pub(super) struct Backlog {
     held: Vec<Held>,
@@ -47,7 +47,7 @@ impl Backlog {
         self.bytes > self.limit
     }
 
-    /// Gives what is held.
+    /// Takes the held messages.
     pub(super) fn take(&mut self) -> Vec<Held> {
         self.bytes = 0;
         std::mem::take(&mut self.held)

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Error, EventId, EventSource, client::Core};
 
-/// Where a stream stands.
+/// The state of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     /// It has not been open yet.
@@ -41,13 +41,13 @@ impl LinkState {
     }
 }
 
-/// One stream: its ordered core, and what others may know of it.
+/// One stream: its ordered core, and its state for the rest of the client.
 #[derive(Debug)]
 pub(crate) struct Link {
     source: EventSource,
     state: watch::Sender<LinkState>,
     born: Instant,
-    /// Guards the ordered core; held to give it one input or to take its effects, never while effects are applied.
+    /// Guards the ordered core; held to pass it one input or to take its effects, never while effects are applied.
     core: Mutex<OrderedCore>,
     pub(super) wake: Wake,
     /// When the last message came, in microseconds since `born`; 0 for none yet.
@@ -138,8 +138,8 @@ impl Link {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the ordered core an input that did not come from the stream. Wakes the reader if something is due before
-    /// the reader looks by itself.
+    /// Passes the ordered core an input that did not come from the stream. Wakes the reader if a deadline is before
+    /// the reader's own timer.
     pub(crate) fn input<T>(&self, input: impl FnOnce(&mut OrderedCore, Moment) -> T) -> T {
         let mut core = self.core();
         let output = input(&mut core, self.moment(Instant::now()));
@@ -270,7 +270,7 @@ impl Links {
         }
     }
 
-    /// Marks every stream as ended and gives them.
+    /// Marks every stream as ended and returns them.
     pub(crate) fn end(&self) -> Vec<Arc<Link>> {
         let mut links: Vec<_> = self.connection.get().cloned().into_iter().collect();
         links.extend(self.sessions_mut().drain().map(|(_, entry)| entry.link));

@@ -1,4 +1,4 @@
-//! One order for everything that a stream and the bodies of its calls bring.
+//! One order for the events of a stream and the response bodies of its calls.
 
 mod beginning;
 mod deferred;
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) use effect::{Effect, Lost, Ordered, Replay, Response};
 pub(crate) use settings::Settings;
 
-/// A moment, as the time since the connection was made: the core has no clock.
+/// A point in time, as the time since the connection was created: the core has no clock.
 pub(crate) type Moment = Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +36,11 @@ enum Stream {
     Down,
 }
 
-/// What is known of an event beside its position.
+/// What is known about an event besides its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     None,
-    /// Nothing identifies it, and an earlier opening brought one with the same content.
+    /// Its id does not identify it, and an earlier opening had an event with the same content.
     Alike,
     /// It lies in a gap that was reported before.
     Late,
@@ -50,8 +50,8 @@ type Item = (Option<EventId>, Bytes);
 
 /// The ordered core of one stream: a state machine without I/O and without a clock.
 ///
-/// It takes decoded events, responses from bodies, openings and ticks, and emits effects. Nothing else decides when a
-/// response is given to its caller.
+/// It takes decoded events, responses from bodies, openings and ticks, and emits effects. It alone decides when a
+/// response is returned to its caller.
 #[derive(Debug)]
 pub(crate) struct OrderedCore {
     settings: Settings,
@@ -61,33 +61,33 @@ pub(crate) struct OrderedCore {
     backlog: Backlog,
     /// The barrier that is in force; `Learn` until it is known.
     barrier: Barrier,
-    /// When the first response came in a body.
+    /// When the first response arrived in a body.
     first_body: Option<Moment>,
-    /// Whether the first request introduced this client, so that its echo stands before everything that is live.
+    /// Whether the first request introduced this client, so that its echo precedes everything that is live.
     introduced: bool,
     stream: Stream,
     opened_before: bool,
     /// When the stream was first lost since an event showed that the server is the same one. What was sent later may
     /// have reached another incarnation.
     lost_at: Option<Moment>,
-    /// Until when what was sent reached an incarnation that is proven gone.
+    /// Messages sent before this time reached an incarnation that is proven gone.
     old_until: Option<Moment>,
-    /// When something was last lost, or may have been.
+    /// When an event was last lost, or may have been.
     in_doubt_at: Option<Moment>,
     deferred: Vec<Deferred>,
     waiting: Vec<Waiting>,
     loads: Vec<Load>,
     last_bytes: Moment,
-    /// When the event that is on its way began, and when its last bytes came.
+    /// When the event that is arriving began, and when its last bytes arrived.
     partial: Option<(Moment, Moment)>,
-    /// What is known of the event in hand.
+    /// What is known about the current event.
     mark: Mark,
     floors: Floors,
     /// The number of the response that ended the backlog.
     backlog_end: Option<u64>,
-    /// Whether the server has handed out a connection id, so that the endpoint is not shared.
+    /// Whether the server has assigned a connection id, so that the endpoint is not shared.
     exclusive: bool,
-    /// When the last event came.
+    /// When the last event arrived.
     last_event: Moment,
 }
 
@@ -139,7 +139,7 @@ impl OrderedCore {
         self.waiting.len() + self.loads.len()
     }
 
-    /// The stream is open. Gives what is known of the time between, unless it is the first opening.
+    /// The stream is open. Returns the continuity since the last opening; `None` for the first opening.
     pub(crate) fn opened(&mut self, now: Moment) -> Option<Continuity> {
         let continuity = match (self.identity.is_resumable(), self.identity.is_sequence()) {
             (true, true) => Continuity::Checked,
@@ -171,7 +171,7 @@ impl OrderedCore {
         }
     }
 
-    /// Takes one event. `pending` says whether a request of ours waits for its response.
+    /// Takes one event. `pending` returns whether a request of this client waits for its response.
     pub(crate) fn event(
         &mut self,
         now: Moment,
@@ -204,7 +204,7 @@ impl OrderedCore {
         flow
     }
 
-    /// Moves behind an event that cannot be taken.
+    /// Moves past an event that cannot be accepted.
     pub(crate) fn skip(&mut self, now: Moment, id: Option<&EventId>, out: &mut Vec<Effect>) -> Flow {
         let mut sequenced = std::mem::take(&mut self.sequenced);
         let flow = self.identity.skip(id, &mut sequenced);
@@ -213,7 +213,7 @@ impl OrderedCore {
         flow
     }
 
-    /// Bytes came. `within` says that an event has begun and not ended, `whole` that events were completed.
+    /// Bytes arrived. `within`: an event has begun and not ended. `whole`: events were completed.
     pub(crate) fn bytes(&mut self, now: Moment, within: bool, whole: bool) {
         self.last_bytes = now;
         let began = self.partial.filter(|_| !whole).map_or(now, |(began, _)| began);
@@ -263,7 +263,7 @@ impl OrderedCore {
         }
     }
 
-    /// The stream has ended for good: everything that is held is given.
+    /// The stream has ended permanently: everything that is held is delivered.
     pub(crate) fn end(&mut self, now: Moment, out: &mut Vec<Effect>) {
         let mut sequenced = std::mem::take(&mut self.sequenced);
         self.identity.give_up(&mut sequenced);
@@ -287,7 +287,7 @@ impl OrderedCore {
                 Sequenced::Unproven => self.unconfirm(now),
                 Sequenced::Gap { from, to } => {
                     out.push(Effect::Gap { from, to });
-                    // An echo may lie in the gap. A response that is there is settled by a later echo.
+                    // An echo may lie in the gap. A later echo then settles its response.
                     for deferred in &mut self.deferred {
                         deferred.last = now;
                     }
@@ -315,7 +315,7 @@ impl OrderedCore {
     }
 
     fn restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        // What the old incarnation still owed is not going to come.
+        // The old incarnation sends nothing more.
         self.end_backlog(out);
         let before = self.lost_at.unwrap_or(now);
         self.old_until = Some(before);
@@ -335,7 +335,7 @@ impl OrderedCore {
         for number in lost {
             self.fail(number, Lost::Restart, out);
         }
-        // What was sent after the stream was lost reached either incarnation.
+        // Requests sent after the stream was lost reached either incarnation.
         self.unconfirm(now);
     }
 
@@ -370,7 +370,8 @@ impl OrderedCore {
                 deferred.last = now;
             }
         }
-        // What an earlier opening brought too is probably replayed, and says nothing of the present.
+        // An event that an earlier opening had too is probably replayed, and does not show that the session is
+        // active.
         for waiting in self.waiting.iter_mut().filter(|_| self.mark != Mark::Alike) {
             if let Some(doubt) = &mut waiting.unconfirmed
                 && is_of(&waiting.session)

@@ -30,7 +30,7 @@ use crate::{
 
 pub(super) use wake::Wake;
 
-/// After so many events, others have their turn: subscribers read while events are still in the cache, and a chunk of
+/// The reader yields after this many events: subscribers read events while they are in the cache, and a chunk of
 /// thousands of events does not starve other tasks.
 const BATCH: usize = 128;
 
@@ -49,7 +49,7 @@ pub(super) async fn run(core: Arc<Core>, link: Arc<Link>) {
     }
 }
 
-/// Gives out what a stream that has ended still holds.
+/// Delivers what an ended stream still holds.
 pub(crate) fn flush(core: &Arc<Core>, link: &Arc<Link>) {
     let mut effects = Vec::new();
     link.core().end(link.moment(Instant::now()), &mut effects);
@@ -66,7 +66,7 @@ enum Stop {
     Reopen,
 }
 
-/// What to do about a stream that is not open.
+/// What to do with a stream that is not open.
 enum Next {
     Now,
     /// The stream is about to exist.
@@ -79,7 +79,7 @@ struct Reader {
     core: Arc<Core>,
     link: Arc<Link>,
     backoff: Backoff,
-    /// What the ordered core emits; kept to be used again.
+    /// The effects of the ordered core; the buffer is reused.
     effects: Vec<Effect>,
     /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
@@ -89,9 +89,9 @@ struct Reader {
     /// How often in a row the stream did not exist yet.
     not_yet: u32,
     opened_once: bool,
-    /// When the chunk in hand came.
+    /// When the current chunk arrived.
     now: Instant,
-    /// The last time that was noted as that of a message.
+    /// The last recorded time of a message.
     noted: Instant,
     timer: Timer,
 }
@@ -141,7 +141,7 @@ impl Reader {
         }
     }
 
-    /// Runs a future to its end, and the ordered core meanwhile. `None` if the time was up first.
+    /// Runs a future to its end, and the ordered core meanwhile. `None` if the time expired first.
     async fn serve<T>(&mut self, future: impl Future<Output = T>, until: Option<Instant>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         loop {
@@ -165,7 +165,7 @@ impl Reader {
         }
     }
 
-    /// Has the timer fire at the next deadline of the ordered core, or at `until`.
+    /// Sets the timer to the next deadline of the ordered core, or to `until`.
     fn set_timer(&mut self, until: Option<Instant>) {
         let core = self.link.core();
         let deadline = core.deadline().and_then(|deadline| self.link.instant(deadline));
@@ -218,7 +218,7 @@ impl Reader {
         stop
     }
 
-    /// Takes what the decoder has, with a pause now and then.
+    /// Takes the decoder's events, and yields between batches.
     async fn take_events(&mut self, decoder: &mut Decoder) -> Option<Stop> {
         let mut taken = 0;
         while let Some(frame) = decoder.next_frame() {
@@ -254,7 +254,7 @@ impl Reader {
         None
     }
 
-    /// Tells the core that bytes came; whether a deadline has passed.
+    /// Notifies the core that bytes arrived. Returns whether a deadline has passed.
     fn note_bytes(&self, now: Moment, within: bool, whole: bool) -> bool {
         let mut core = self.link.core();
         core.bytes(now, within, whole);
@@ -311,7 +311,7 @@ impl Reader {
         self.effects = effects;
     }
 
-    /// Skips an event that is too large, and fails the call that it answers.
+    /// Skips an event that is too large, and fails the call to which it responds.
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
         let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
@@ -327,7 +327,8 @@ impl Reader {
         let before = position(&self.link);
         let identified = id.is_some() || self.link.core().identity().last_number().is_some();
         let flow = if identified { self.skip(id.as_ref()) } else { Flow::Continue };
-        // If that moved the stream, it continues behind the event at once; otherwise the event's end has to be read.
+        // If that moved the stream position, the stream continues after the event at once; otherwise the event's end
+        // must be read.
         if position(&self.link) == before {
             return flow;
         }

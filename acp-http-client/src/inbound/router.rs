@@ -22,7 +22,7 @@ use crate::{
     rpc::{Body, MessageError, RpcOutcome},
 };
 
-/// Does what the ordered core of a stream decided. Nothing here waits.
+/// Applies an effect of a stream's ordered core. It never blocks.
 pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
     match effect {
         Effect::Message(ordered) => route(core, link, ordered),
@@ -61,7 +61,7 @@ pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
     }
 }
 
-/// Gives one message to subscribers and handlers.
+/// Delivers one message to subscribers and handlers.
 fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     core.stats.messages.fetch_add(1, Ordering::Relaxed);
     let Ordered { event_id, origin, message } = ordered;
@@ -97,7 +97,8 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     }
 }
 
-/// Gives a response to its caller. One that came on another stream than the updates of its session is ordered there.
+/// Returns a response to its caller. A response that arrived on another stream than the updates of its session is
+/// ordered on that session's stream.
 fn settle(
     core: &Arc<Core>,
     link: &Arc<Link>,
@@ -125,7 +126,7 @@ fn settle(
 }
 
 fn fail(core: &Arc<Core>, number: u64, why: Lost) {
-    // The end of a turn that was abandoned is not going to be seen.
+    // The end of an abandoned turn will not be seen.
     core.outbox.end_turn(number);
     let Some(waiter) = core.pending().take(number) else { return };
     let method = waiter.method.to_string();

@@ -9,7 +9,7 @@ use super::JsonError;
 
 /// How deep a value may be nested: one level less than `serde_json` allows, so that the reason is known.
 const MAX_DEPTH: usize = 126;
-/// What a member of an object takes beside its key and value: the key's string and its place in the table.
+/// What a member of an object takes besides its key and value: the key's `String` and its table entry.
 const MEMBER: usize = size_of::<String>() + 3 * size_of::<usize>();
 
 /// Reads JSON text as a value that takes at most about `limit` bytes of memory.

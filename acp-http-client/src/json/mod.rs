@@ -123,7 +123,7 @@ impl Serialize for Json {
     }
 }
 
-/// A typed value with its JSON, or only the JSON if this version does not know the value.
+/// A typed value with its JSON, or only the JSON if this version of the crate does not know the value.
 #[derive(Debug, Clone)]
 pub struct Typed<T> {
     /// Boxed, because most values are large and are moved several times.

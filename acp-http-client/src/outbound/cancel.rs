@@ -27,9 +27,9 @@ const BEHIND_PROMPT: Duration = Duration::from_secs(2);
 /// runs and its stream is open. Agents ignore a cancel without a turn.
 pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> Result<(), Error> {
     core.check_alive()?;
-    // At once, so that a prompt that follows waits for the cancel and is not hit by it.
+    // At once, so that a prompt that follows waits for the cancel and is not cancelled by it.
     let Cancelled { mut withdrawn, mut running, cancelling } = core.outbox.cancel(&session);
-    // What was not handed over whole cannot run.
+    // A prompt that was not completely handed over cannot run.
     running.retain(|number| {
         let mut pending = core.pending();
         let handover = pending.get_mut(*number).and_then(|waiter| waiter.handover.as_ref());
@@ -50,8 +50,8 @@ pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> 
     let connection = core.clone();
     core.tasks.spawn(async move {
         let core = connection;
-        // What the agent waits for is answered as cancelled. Responses that cannot be delivered do not delay the
-        // cancel: they are sent by tasks of their own.
+        // Open agent requests get the response "cancelled". Responses that cannot be delivered do not delay the
+        // cancel: separate tasks send them.
         let answers = core.calls.cancel(|asking| asking == Some(&*session));
         let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
         let sent = match needed {
@@ -73,7 +73,7 @@ fn withdraw(core: &Core, number: u64) {
     }
 }
 
-/// Cancels turns that were marked as cancelled before: nothing that was sent later is touched.
+/// Cancels turns that are already marked as cancelled. Later turns are not affected.
 pub(super) async fn cancel_turns(
     core: &Arc<Core>,
     session: Arc<str>,
@@ -96,7 +96,7 @@ async fn send(
     body: &Bytes,
     _cancelling: Cancelling,
 ) -> Result<(), PostFailure> {
-    // Behind the prompt; a prompt whose POST hangs must not delay its cancel.
+    // After the prompt; a prompt whose POST hangs must not delay its cancel.
     let _slot =
         tokio::time::timeout(core.options.timeouts.headers.min(BEHIND_PROMPT), core.outbox.enter(session))
             .await;

@@ -29,7 +29,7 @@ use crate::{
 /// How long a POST may finish by itself after the stream has brought its response, so that its connection can be
 /// used again.
 const FINISH: Duration = Duration::from_secs(1);
-/// How often a message is sent again that the server refused unread and asked to send later.
+/// How often a message is sent again that the server refused unread with `Retry-After`.
 const RETRIES: u32 = 3;
 
 /// A request that was encoded and is not registered yet.
@@ -43,14 +43,14 @@ pub(crate) struct Draft {
     pub(crate) subscriber: Option<oneshot::Sender<Events>>,
 }
 
-/// What became of a request that was sent.
+/// The result of sending a request.
 enum Sending {
     Settled(Settled),
     /// The server refused it unread, and asks to send it again after this time.
     Refused(Duration),
 }
 
-/// A request on its way.
+/// A request that is being sent or is pending.
 pub(crate) struct Exchange {
     core: Arc<Core>,
     ticket: Ticket,
@@ -65,9 +65,10 @@ pub(crate) struct Exchange {
     /// When its POST began.
     sent: Instant,
     deadline: Option<Instant>,
-    /// A response from the body, which the ordered core of the stream has as well: it is given when time is up.
+    /// A response from the body, which the ordered core of the stream has as well. It is returned if the timeout
+    /// expires.
     body: Option<RpcOutcome>,
-    /// What became of a POST that broke.
+    /// The error of a POST that failed.
     lost: Option<Arc<Error>>,
 }
 
@@ -210,8 +211,8 @@ impl Exchange {
         mut slot: Option<Slot>,
         again: bool,
     ) -> Result<Sending, Error> {
-        // Where the response comes at the end of the POST, the next message leaves when this one was handed over whole.
-        // Where its status comes first, that one is waited for, and not for ever.
+        // If the response arrives at the end of the POST, the next message is sent when this one was completely
+        // handed over. If the status arrives first, the next message waits for the status, up to a limit.
         let status_comes_first = self.core.options.dialect.barrier == Barrier::SameStream;
         let status_timeout = self.core.options.timeouts.headers;
         self.ticket.posting = Some(self.post(body, handover.clone()));
@@ -298,7 +299,7 @@ impl Exchange {
     fn on_settled(&mut self, outcome: Option<Result<Settled, Error>>) -> Result<Settled, Error> {
         match (outcome, self.body.take()) {
             (Some(Ok(settled)), _) => Ok(settled),
-            // The response is there, whatever ended the wait for its order.
+            // The response has arrived, whatever ended the wait for its order.
             (_, Some(outcome)) => Ok(Settled { outcome, order: Order::Unverified }),
             (Some(Err(error)), None) => Err(error),
             (None, None) => Err(self.forgotten()),
@@ -356,7 +357,7 @@ impl Exchange {
             }
             Err(failure) => {
                 self.ticket.forget();
-                // A response that came on another stream is worth more than a POST that failed after it.
+                // A response that arrived on another stream takes precedence over a POST that failed after it.
                 match self.body.take() {
                     Some(outcome) => Ok(Some(Settled { outcome, order: Order::Unverified })),
                     None => Err(failure.into_error()),
@@ -381,7 +382,7 @@ impl Exchange {
         let outcome = message.and_then(|message| match message.body {
             Body::Response { id, outcome } => {
                 let ours = self.core.ids.number(id.as_json()) == Some(self.ticket.number());
-                // A server that could not read the id answers with an error under `null`.
+                // A server that could not read the id responds with an error under the id `null`.
                 (ours || (id.as_json() == "null" && outcome.is_err())).then_some(outcome)
             }
             _ => None,
@@ -399,7 +400,7 @@ impl Exchange {
         Ok(outcome)
     }
 
-    /// Time is up: a response that is there is given, not thrown away.
+    /// The timeout expired. A response that has arrived is returned, not discarded.
     fn on_deadline(&mut self) -> Result<Settled, Error> {
         match self.body.take() {
             Some(outcome) => {

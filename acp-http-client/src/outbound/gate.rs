@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Lets one POST through with the bootstrap query, and the others once that one was taken.
+/// Lets one POST through with the bootstrap query, and the others after the server accepted it.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: watch::Sender<State>,
@@ -10,9 +10,9 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No POST has been taken yet.
+    /// No POST has been accepted yet.
     Closed,
-    /// The first one is on its way.
+    /// The first POST is being sent.
     Passing,
     Open,
 }
@@ -54,7 +54,7 @@ impl Gate {
         }
     }
 
-    /// The first message is known to have been taken.
+    /// The first message is known to have been accepted.
     pub(crate) fn open(&self) {
         if !self.is_open() {
             self.state.send_replace(State::Open);
@@ -65,7 +65,7 @@ impl Gate {
         *self.state.borrow() == State::Open
     }
 
-    /// Waits until the first message is on its way.
+    /// Waits until the first message is being sent.
     pub(crate) async fn used(&self) {
         let _ = self.state.subscribe().wait_for(|state| *state != State::Closed).await;
     }

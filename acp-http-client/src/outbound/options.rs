@@ -14,7 +14,7 @@ pub struct RequestOptions {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) enum Deadline {
-    /// As [`Timeouts`](crate::Timeouts) says for the method.
+    /// The timeout of the method in [`Timeouts`](crate::Timeouts).
     #[default]
     ByMethod,
     After(Duration),
@@ -47,9 +47,9 @@ impl RequestOptions {
     }
 
     /// Sets whether the conversation that the agent replays before its response is marked as
-    /// [history](crate::Origin::History). Use it for `session/resume`: agents should replay nothing there, but some
-    /// do. For `session/load` it is always on and covers all updates of the session before the response. Do not use
-    /// it if other clients may have a running turn in the session: their live updates would be marked as history.
+    /// [history](crate::Origin::History). Use it for `session/resume`: agents should not replay anything then, but
+    /// some do. For `session/load` it is always on and covers all updates of the session before the response. Do not
+    /// use it if other clients may have a running turn in the session: their live updates would be marked as history.
     pub fn replays(mut self, replays: bool) -> Self {
         self.replays = replays;
         self

@@ -1,4 +1,4 @@
-//! One outbox per session: what is sent about a session leaves in the order in which the application sent it.
+//! One outbox per session: messages about a session are sent in the order of the application.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,10 +18,10 @@ pub(crate) struct Outbox {
     changed: Notify,
 }
 
-/// What is known of one session that is being sent to.
+/// The state of one session with messages to send.
 #[derive(Debug)]
 struct Lane {
-    /// One permit, given in the order of asking.
+    /// One permit, granted in the order of requests.
     order: Arc<Semaphore>,
     /// How many hold or want the permit.
     users: usize,
@@ -38,7 +38,7 @@ struct Turn {
     cancelled: bool,
 }
 
-/// What a cancel finds.
+/// The result of marking a session's turns as cancelled.
 #[derive(Debug)]
 pub(super) struct Cancelled {
     /// Prompts that were not sent yet: they are withdrawn.
@@ -83,7 +83,8 @@ impl Outbox {
         }
     }
 
-    /// The server refused the prompt unread: its turn has not started. `false` if it was cancelled: then it is over.
+    /// The server refused the prompt unread: its turn has not started. `false` if it was cancelled: then it has
+    /// ended.
     pub(super) fn unstart_turn(&self, number: u64) -> bool {
         for turn in self.lock().values_mut().flat_map(|lane| &mut lane.turns) {
             if turn.number == number {
@@ -94,7 +95,7 @@ impl Outbox {
         true
     }
 
-    /// The turn of this prompt is over, or was never sent.
+    /// The turn of this prompt has ended, or was never sent.
     pub(crate) fn end_turn(&self, number: u64) {
         let mut lanes = self.lock();
         let mut ended = false;

@@ -20,17 +20,17 @@ pub(crate) struct Settled {
     pub(crate) order: Order,
 }
 
-/// What the pending table knows of a request.
+/// A request in the pending table.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) method: Arc<str>,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) since: Instant,
-    /// Whether its response is ordered behind the updates of its session.
+    /// Whether its response is ordered after the updates of its session.
     pub(crate) ordered: bool,
-    /// Whether only the stream can answer it.
+    /// Whether its response can only arrive on the stream.
     pub(crate) unconfirmed: bool,
-    /// What became of its POST, if that broke.
+    /// The error of its POST, if that failed.
     pub(crate) lost: Option<Arc<Error>>,
     /// How much of it was handed over, once it is being sent.
     pub(super) handover: Option<Handover>,
@@ -69,11 +69,11 @@ pub(crate) struct Ticket {
     /// Whether the response arrived and is only deferred.
     pub(super) answered: bool,
     cancel_on_drop: bool,
-    /// Whether no table has the request any more.
+    /// Whether the request was removed from every table.
     forgotten: bool,
 }
 
-/// A POST under way.
+/// A POST in progress.
 pub(super) type Posting = Pin<Box<dyn Future<Output = Result<Posted, PostFailure>> + Send>>;
 
 impl Ticket {
@@ -127,7 +127,7 @@ impl Ticket {
         (self.sent, self.handover) = (true, Some(handover));
     }
 
-    /// The POST has its status, or broke after it may have arrived: it cannot be withdrawn any more.
+    /// The POST has its status, or failed after it may have arrived: it can no longer be withdrawn.
     pub(super) fn handed_over(&mut self) {
         self.handover = None;
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
@@ -163,7 +163,7 @@ impl Ticket {
         self.core.pending().get_mut(self.number).is_some()
     }
 
-    /// From here on only the stream can answer it.
+    /// From now on its response can only arrive on the stream.
     pub(crate) fn mark_unconfirmed(&self, lost: Option<Arc<Error>>) {
         if let Some(waiter) = self.core.pending().get_mut(self.number) {
             waiter.unconfirmed = true;
@@ -176,10 +176,10 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(waiter) = self.take() else { return self.forget() };
         let link = self.core.links.get(&self.core, waiter.session.as_ref());
-        // What was not handed over whole cannot run.
+        // A request that was not completely handed over cannot run.
         let sent = self.sent && !self.handover.as_ref().is_some_and(Handover::withdraw);
         if sent && !self.answered && self.cancel_on_drop {
-            // From now on: a prompt that follows waits for the end of this turn, and is not hit by its cancel.
+            // From now on a prompt that follows waits for the end of this turn, and is not cancelled by its cancel.
             self.core.outbox.abandon(self.number);
             // Where the stream brings no response, the end of the turn is the end of its POST.
             let barrier = link.core().barrier();

@@ -185,7 +185,7 @@ fn known(method: Cow<'_, str>) -> Cow<'static, str> {
     }
 }
 
-/// Reads an error object leniently. Data that is too deep or too large is replaced by a string that says so.
+/// Reads an error object leniently. Data that is too deep or too large is replaced by a string with the reason.
 fn read_error(raw: &RawValue, limits: &Limits) -> RpcError {
     #[derive(Deserialize)]
     struct Fields<'a> {

@@ -5,7 +5,7 @@ const HASHED_BYTES: usize = 4096;
 /// An event larger than this is not fetched again to prove that the server is still the same one.
 const SMALL_BYTES: usize = 256 * 1024;
 
-/// Tells a repeat from a new event under an old id.
+/// Distinguishes a repeat from a new event under an old id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Fingerprint(u64);
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::EventIds;
 
-/// Recognises repeats, holes and restarts by what the dialect says of event ids.
+/// Recognises repeats, holes and restarts by the meaning of event ids in the dialect.
 ///
 /// Numbers that contradict the dialect are opaque from then on: nothing is dropped, no gap and no restart is invented.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl<T> Identity<T> {
         matches!(self, Self::Sequence(sequence) if sequence.overlaps())
     }
 
-    /// Whether the open stream has shown whether the server is the same one, or cannot show it any more.
+    /// Whether the open stream has shown if the server is the same one, or can no longer show it.
     pub(crate) fn is_decided(&self) -> bool {
         match self {
             Self::Sequence(sequence) => sequence.is_decided(),
@@ -93,8 +93,8 @@ impl<T> Identity<T> {
         }
     }
 
-    /// Takes one event. `fresh` gives something if it cannot have been seen before, because it is the response to a
-    /// request that is pending: the highest number that was seen before that request was made.
+    /// Accepts one event. If it is the response to a pending request, and so cannot have been seen before, `fresh`
+    /// returns the highest number that was seen before that request was made.
     pub(crate) fn accept(
         &mut self,
         id: Option<&EventId>,
@@ -126,7 +126,7 @@ impl<T> Identity<T> {
         Flow::Continue
     }
 
-    /// Moves behind an event that cannot be taken, so that it is never fetched again.
+    /// Moves past an event that cannot be accepted, so that it is never fetched again.
     pub(crate) fn skip(&mut self, id: Option<&EventId>, out: &mut Vec<Sequenced<T>>) -> Flow {
         match self {
             Self::Sequence(sequence) => sequence.skip(id.map(EventId::as_number), out),
@@ -145,7 +145,7 @@ impl<T> Identity<T> {
         }
     }
 
-    /// Reports every hole and gives what is held behind them.
+    /// Reports every hole and releases the events that are held after it.
     pub(crate) fn give_up(&mut self, out: &mut Vec<Sequenced<T>>) {
         if let Self::Sequence(sequence) = self {
             sequence.give_up(out);

@@ -8,7 +8,7 @@ use super::Fingerprint;
 const LATEST: usize = 1024;
 /// How many older ones are sampled.
 const SAMPLES: usize = 512;
-/// Every so many events one is sampled at first. The stride doubles when the samples are full.
+/// The initial interval of samples, in events. It doubles when the samples are full.
 const STRIDE: u64 = 64;
 
 /// Remembers each of the latest events and, ever more sparsely, older ones: the memory is bounded, and a replay from

@@ -27,36 +27,37 @@ const REORDER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Orders the events of one stream by their numbers and drops repeats.
 ///
-/// Numbers count from 1 without holes in each incarnation of a server. A hole is fetched again once; events behind it
-/// are held meanwhile, and given with a [`Sequenced::Gap`] before them if it stays open. Three facts decide which
+/// Numbers count from 1 without holes in each incarnation of a server. A hole is fetched again once. Events after it
+/// are held meanwhile, and released after a [`Sequenced::Gap`] if the hole stays open. Three facts decide which
 /// incarnation the open stream reads:
 /// - one opening reads one incarnation;
-/// - an event of an earlier opening that comes again shows that the server has not restarted since that opening;
+/// - an event of an earlier opening that arrives again shows that the server has not restarted since that opening;
 /// - a number of an earlier opening with other content shows that it has. A response under a number that was seen before
 ///   its request was made shows the same.
 ///
-/// Until one of them is seen, what the open stream delivers is remembered, because it comes again if the server has
-/// restarted. Within one opening the same number with other content is not a restart: the server breaks its contract.
+/// Until one of them is seen, the events of the open stream are remembered, because they arrive again if the server
+/// has restarted. Within one opening the same number with other content is not a restart: the server breaks its
+/// contract.
 #[derive(Debug)]
 pub(crate) struct Sequence<T> {
     /// The lowest number of this incarnation that was seen, where the stream was read from its beginning.
     first: Option<u64>,
     last: Option<u64>,
     prints: Prints,
-    /// What came behind a hole.
+    /// The events after a hole.
     held: BTreeMap<u64, Held<T>>,
     hole: Hole,
-    /// How far the stream that is open has come. What is held beyond that came on an earlier one.
+    /// The highest number that the open stream has reached. Held events beyond it arrived on an earlier stream.
     reached: u64,
-    /// The highest number that was seen when the stream was opened: what is above was first seen on the open stream.
+    /// The highest number that was seen when the stream was opened: higher ones were first seen on the open stream.
     seen_at_opening: u64,
     openings: u32,
     /// The opening that established `first`.
     first_opening: u32,
-    /// Whether the open stream brought an old number with unknown content, which was dropped as a repeat.
+    /// Whether the open stream sent an old number with unknown content, which was dropped as a repeat.
     assumed_repeat: bool,
     standing: Standing,
-    /// The number of an event that the open stream brings unless the server has dropped it or restarted.
+    /// The number of an event that the open stream sends unless the server has dropped it or restarted.
     overlap: Option<u64>,
     /// Whether it was reported that the open stream has not shown that the server is the same one.
     doubted: bool,
@@ -67,7 +68,8 @@ pub(crate) struct Sequence<T> {
     unproven: Option<BTreeMap<u64, (Fingerprint, u32)>>,
     /// The first opening that is known to have read the same incarnation as the open stream.
     since: u32,
-    /// What was delivered of this incarnation before it was known to be another one. It may come again more than once.
+    /// Events of this incarnation that were delivered before it was known to be another one. They may arrive again
+    /// repeatedly.
     early: BTreeMap<u64, Fingerprint>,
     /// How many holes in a row were fetched again in vain.
     futile: u32,
@@ -78,7 +80,7 @@ pub(crate) struct Sequence<T> {
 }
 
 impl<T> Sequence<T> {
-    /// Starts at the beginning of what the server has, or behind an event that an earlier client has seen.
+    /// Starts at the beginning of the server's buffer, or after an event that an earlier client has seen.
     pub(super) fn new(resume_from: Option<u64>) -> Self {
         Self {
             first: None,
@@ -105,8 +107,8 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// The number to open the stream behind. Where it is cheap, one event that was seen already is fetched again: it
-    /// proves that the server is still the same one.
+    /// The number after which the stream is opened. If that is cheap, one event that was already seen is fetched
+    /// again: it proves that the server is still the same one.
     pub(super) fn resume_point(&self) -> Option<u64> {
         let point = self.last? - u64::from(self.overlaps());
         (point > 0).then_some(point)
@@ -134,8 +136,8 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// Takes one event; one without a number has no position and passes. `fresh` gives, for the response to a request
-    /// that is pending, the highest number that was seen before the request was made.
+    /// Accepts one event. An event without a number has no position and passes. For the response to a pending
+    /// request, `fresh` returns the highest number that was seen before the request was made.
     pub(super) fn accept(
         &mut self,
         number: Option<u64>,
@@ -156,15 +158,15 @@ impl<T> Sequence<T> {
         Accepted::Taken(self.accept_number(n, print, fresh, Some(item), out))
     }
 
-    /// Whether the open stream itself brought this number with other content. A restarted server counts from 1.
+    /// Whether the open stream itself sent this number with other content. A restarted server counts from 1.
     fn is_broken_promise(&self, n: u64, print: Fingerprint) -> bool {
         n > 1
             && n > self.seen_at_opening
             && self.prints.get(n).is_some_and(|known| known != print && known != Fingerprint::SKIPPED)
     }
 
-    /// Moves behind an event that cannot be taken, so that it is never fetched again. Without an id, it is the one
-    /// behind the last.
+    /// Moves past an event that cannot be accepted, so that it is never fetched again. Without an id, it is the one
+    /// after the last.
     pub(super) fn skip(&mut self, id: Option<Option<u64>>, out: &mut Vec<Sequenced<T>>) -> Flow {
         let number = match (id, self.last) {
             (Some(Some(number)), Some(last)) if number <= last => {
@@ -185,7 +187,7 @@ impl<T> Sequence<T> {
         self.seen_at_opening = self.prints.highest().max(self.last.unwrap_or(0));
         self.assumed_repeat = false;
         self.doubted = false;
-        // They are in a gap that was reported, or come again if the server has restarted.
+        // They are in a reported gap, or arrive again if the server has restarted.
         self.late.clear();
         self.overlap = match self.last {
             // Another incarnation is read from its beginning.
@@ -204,12 +206,12 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// Reports every hole and gives what is held behind them.
+    /// Reports every hole and releases the events that are held after it.
     pub(super) fn give_up(&mut self, out: &mut Vec<Sequenced<T>>) {
         self.believe(u64::MAX, out);
     }
 
-    /// Gives what is held without reporting holes: there never were any.
+    /// Releases the held events without reporting holes: there never were any.
     pub(super) fn release_all(&mut self, out: &mut Vec<Sequenced<T>>) {
         let held = std::mem::take(&mut self.held).into_values().filter_map(|held| held.item);
         out.extend(held.map(Sequenced::Item));
@@ -225,7 +227,7 @@ impl<T> Sequence<T> {
     ) -> Flow {
         self.reached = self.reached.max(n);
         let Some(last) = self.last else {
-            // The first event of a first stream: what came before it was never ours.
+            // The first event of the first stream: earlier events do not concern this client.
             self.first = Some(n);
             self.first_opening = self.openings;
             self.prints.insert(n, print);
@@ -237,7 +239,7 @@ impl<T> Sequence<T> {
             return self.accept_old(n, print, fresh, item, out);
         }
         match self.prints.get(n) {
-            // What was skipped unread has no content to compare.
+            // An event that was skipped unread has no content to compare.
             Some(known) if known == Fingerprint::SKIPPED || print == Fingerprint::SKIPPED => {}
             Some(known) if known == print => self.recognised(n, out),
             Some(_) => return self.restarted(n, print, item, out),
@@ -292,7 +294,7 @@ impl<T> Sequence<T> {
                 }
                 Flow::Continue
             }
-            // It is older than what is remembered, and nothing says that the server is another one.
+            // It is older than the remembered events, and nothing shows that the server is another one.
             None if fresh.is_none() && self.first.is_none_or(|first| n >= first) => {
                 self.repeats += 1;
                 self.assumed_repeat = true;

@@ -10,26 +10,27 @@ use super::{EventId, Fingerprint};
 /// How many of the latest events are remembered, to recognise them when the stream is opened again. Replay buffers of
 /// known servers hold 1024.
 const TAIL: usize = 1024;
-/// After so many events, the ids of those that are remembered are compared with each other.
+/// After this many events, the ids of the remembered events are compared with each other.
 const CHECK: usize = TAIL / 2;
 
-/// What an opaque id says of an event.
+/// What an opaque id shows about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recognised {
     New,
-    /// Its id identifies nothing, and an earlier opening brought an event with the same content.
+    /// Its id does not identify it, and an earlier opening had an event with the same content.
     Alike,
-    /// An earlier opening brought it.
+    /// An earlier opening had it.
     Repeat,
 }
 
-/// Recognises what a reopened stream replays, by ids of which nothing is known but that they are legal.
+/// Recognises the events that a reopened stream replays, by ids about which nothing is known except that they are
+/// valid.
 ///
 /// A repeat is an event whose id and content were in the tail of an earlier opening in which that id was unique. An id
 /// that is absent or reused identifies nothing: such an event is never dropped.
 ///
-/// While a stream is open, an event costs one keyed hash and an entry in a bounded queue. What identifies an event is sorted out
-/// when the stream is opened again.
+/// While a stream is open, an event costs one keyed hash and an entry in a bounded queue. Which ids identify an event
+/// is determined when the stream is opened again.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     /// The latest events of all openings in order. Those of earlier openings have different ids.
@@ -106,14 +107,14 @@ impl Tail {
         content
     }
 
-    /// Moves behind an event that was skipped unread, so that it is never fetched again.
+    /// Moves past an event that was skipped unread, so that it is never fetched again.
     pub(super) fn skip(&mut self, id: Option<&EventId>) {
         if let Some(id) = id.filter(|id| !id.is_empty()) {
             self.move_to(id);
         }
     }
 
-    /// The next opening begins behind this event, if a header can name it.
+    /// The next opening begins after this event, if a header can contain its id.
     fn move_to(&mut self, id: &EventId) {
         self.last_identified = id.fits_header();
         if self.last_identified {
@@ -128,7 +129,7 @@ impl Tail {
             keys.partition_point(|other| *other <= key) - keys.partition_point(|other| *other < key)
         };
         let current: Vec<Seen> = self.recent.drain(self.earlier..).collect();
-        // An id of the last opening says nothing of earlier ones any more, and one that was reused says nothing at all.
+        // An id of the last opening no longer identifies events of earlier ones, and a reused id identifies nothing.
         self.recent.retain(|(key, _)| count(*key) == 0);
         for event in current {
             if count(event.0) == 1 {

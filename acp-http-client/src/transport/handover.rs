@@ -1,4 +1,4 @@
-//! Whether a message was handed over whole.
+//! Whether a message was completely handed to the HTTP connection.
 
 use std::{
     error::Error,
@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 /// A body is sent in pieces of this size.
 const PIECE: usize = 64 * 1024;
 
-/// Counts how much of a message was handed to the HTTP connection, and says when it was all of it. Until then the
-/// message can be withdrawn: a server cannot run what it has not read to its end.
+/// Counts how much of a message was handed to the HTTP connection, and reports when all of it was. Until then the
+/// message can be withdrawn: a server cannot run a message that it has not read completely.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handover(Arc<State>);
 
@@ -52,7 +52,7 @@ impl Handover {
         taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, withdrawn).is_ok()
     }
 
-    /// Waits until the message was handed over whole.
+    /// Waits until the message was completely handed over.
     pub(crate) async fn completed(&self) {
         let notified = self.0.notify.notified();
         let mut notified = std::pin::pin!(notified);

@@ -54,8 +54,7 @@ pub(crate) enum PostFailure {
     NotTaken(Error),
     /// The message was received and failed.
     Failed(Error),
-    /// The message was received, and the status does not say what became of it: the stream may still deliver its
-    /// response.
+    /// The message was received, and the status does not show its result: the stream may still deliver its response.
     Unsaid(Error),
     /// The message may have been received, and the stream may still deliver its response.
     Unknown(Error),
@@ -90,7 +89,7 @@ impl Transport {
             Err(SendError::NotSent(error)) => return Err(PostFailure::NotTaken(error)),
             Err(SendError::Lost(source)) => {
                 return Err(match post.handover.incomplete() {
-                    // A server cannot have run what it has not read to its end.
+                    // A server cannot have run a message that it has not read completely.
                     Some(sent) => PostFailure::NotTaken(Error::UploadInterrupted {
                         method: post.what.to_string(),
                         sent,
@@ -111,7 +110,8 @@ impl Transport {
     /// The header that names the session, on dialects that have one.
     ///
     /// A request about a session whose id does not fit a header is not sent: its updates travel on a stream that only
-    /// the header can name. A notification or a response is sent without it, because its body says enough.
+    /// the header can name. A notification or a response is sent without it, because its body contains the session
+    /// id.
     fn session_header(&self, post: &Post) -> Result<Option<HeaderValue>, Error> {
         let session = post.session.as_ref().filter(|_| self.config.dialect.has_session_streams());
         match session.map(|session| session_header(session)).transpose() {
@@ -173,7 +173,7 @@ impl Transport {
         if let Some(rpc) = rpc_error(&error) {
             return PostFailure::Failed(Error::Rpc { error: rpc, status: Some(error.status) });
         }
-        // A problem report is the server's account of what became of the message.
+        // A problem report shows how the server handled the message.
         let said = error.status == 503 || error.problem.is_some();
         if error.status >= 500 && !said && post.handover.incomplete().is_none() {
             return PostFailure::Unsaid(Error::Http(Box::new(error)));
@@ -248,7 +248,7 @@ fn is_json(content_type: &HeaderValue) -> bool {
         || suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case("+json"))
 }
 
-/// The JSON-RPC error in the body of a failure. It says more than the status.
+/// The JSON-RPC error in the body of a failure. It has more details than the status.
 fn rpc_error(error: &HttpError) -> Option<RpcError> {
     #[derive(serde::Deserialize)]
     struct Failure {

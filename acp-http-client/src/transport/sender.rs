@@ -38,7 +38,7 @@ impl fmt::Display for HttpSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotSent(_) => "the request was not sent",
-            Self::Lost(_) => "the request may have been sent, and brought no response",
+            Self::Lost(_) => "the request may have been sent, and got no response",
         })
     }
 }
@@ -93,7 +93,7 @@ impl fmt::Debug for Sender {
 }
 
 fn from_reqwest(error: reqwest::Error) -> HttpSendError {
-    // The URL is left out of the error: it may name what its owner does not want in a log.
+    // The URL is omitted from the error, because it may contain data that must not be logged.
     let error = error.without_url();
     let not_sent = error.is_connect() || error.is_builder();
     let cause: Cause = Arc::new(error);

@@ -28,7 +28,7 @@ pub(crate) enum Trouble {
     Passing,
     /// The server does not know the stream.
     NotFound,
-    /// It already has a reader, perhaps a connection of ours that was lost.
+    /// It already has a reader, perhaps a lost connection of this client.
     Held,
     /// The token was rejected.
     Unauthorized,

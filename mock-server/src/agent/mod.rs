@@ -1,8 +1,8 @@
 //! The interface between the hub and its agents.
 //!
-//! An [`Agent`] is a factory. [`Agent::launch`] creates a [`Running`] agent, which behaves like a process: it
-//! accepts one JSON message at a time on its input, prints lines through its [`Outlet`] and ends with one
-//! [`Exit`]. The hub treats scripted agents and real processes alike.
+//! An [`Agent`] is a factory. [`Agent::launch`] creates a [`Running`] agent, which behaves like a process: it accepts
+//! one JSON message at a time on its input, prints lines through its [`Outlet`] and ends with an [`Exit`]. The hub
+//! treats scripted agents and real processes alike.
 
 mod answers;
 mod ask;
@@ -47,8 +47,8 @@ pub trait Agent: fmt::Debug + Send + Sync + 'static {
 
 /// A launched agent.
 ///
-/// Dropping the last handle ends the agent immediately: its input closes, its tasks stop, and the whole
-/// process group of a process is killed.
+/// Dropping the last handle ends the agent: its input closes and its tasks stop. The process group of a process gets
+/// SIGTERM and, after a [grace period](crate::ProcessAgent::grace), SIGKILL.
 pub trait Running: fmt::Debug + Send + Sync + 'static {
     /// Writes one JSON message to the agent's input. Completes when the agent has accepted it.
     fn deliver(&self, message: Value) -> BoxFuture<'_, Result<(), Undelivered>>;

@@ -66,8 +66,8 @@ impl Player {
         self.close(scene, ending);
     }
 
-    /// Plays the steps of a prompt whose response only accepts it. A `state_update` ends the turn and carries the
-    /// actual result.
+    /// Plays the steps of a prompt whose response only confirms that the prompt was accepted. A `state_update` ends
+    /// the turn and contains the result.
     pub(super) async fn perform_by_state(&self, scene: &Scene, steps: Vec<Step>) {
         let state = |state: &str| json!({ "sessionUpdate": "state_update", "state": state });
         self.update(&scene.session_id, state("running"));

@@ -95,7 +95,8 @@ impl Script {
 
     /// Sets whether turns end by a `state_update` instead of the response.
     ///
-    /// The draft of version 2 of the protocol works like this. The response to a prompt then only accepts the prompt.
+    /// The draft of version 2 of the protocol works like this. The response to a prompt then only confirms that the
+    /// prompt was accepted.
     #[must_use]
     pub fn ends_by_state(mut self, ends: bool) -> Self {
         self.ends_by_state = ends;

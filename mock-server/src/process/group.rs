@@ -82,8 +82,8 @@ impl Group {
     }
 
     fn signal_group(&self, signal: Signal) {
-        // The signal fails only if the group is already empty, or if all its processes changed their user, which
-        // cannot be helped.
+        // The signal fails only if the group is already empty, or if all its processes changed their user. Nothing
+        // can be done in either case.
         if let Err(error) = killpg(self.id, signal) {
             tracing::trace!(group = %self.id, %signal, %error, "signal not delivered");
         }

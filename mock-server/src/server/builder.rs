@@ -46,7 +46,7 @@ impl Builder {
         Self { config, token: None, rules: Vec::new(), record: RECORDED, address }
     }
 
-    /// Requires this bearer token on every route.
+    /// Requires this bearer token on every route except `/` and `/health`.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self

@@ -15,7 +15,7 @@ use crate::stream::{Log, StreamCount};
 /// How `/v1/rpc` delivers the response to a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Echo {
-    /// In the body and, after its updates, on the stream. This is the behaviour of the reference contract.
+    /// In the body and, after its updates, on the stream. This is the default of `/v1/rpc`.
     #[default]
     BodyAndStream,
     /// In the body only, like the early extension server.

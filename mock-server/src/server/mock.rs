@@ -31,7 +31,7 @@ use crate::problem::Problem;
 /// What happens to sessions, agents and event logs on a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// They survive, like after a restart of a proxy in front of the server.
+    /// They survive, as after a restart of a proxy in front of the server.
     Kept,
     /// They are lost, and event ids restart at 1.
     Lost,
@@ -42,8 +42,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mock server on its own port.
 ///
-/// Dropping it ends everything immediately: connections, tasks and agents. If a task of the server panicked,
-/// the drop (or the next call) panics too, so that the test that owns the server fails.
+/// Dropping it ends connections, tasks and agents without waiting for them. If a task of the server panicked, the
+/// drop (or the next call) panics too, so that the test that owns the server fails.
 pub struct MockServer {
     core: Arc<Core>,
     address: SocketAddr,
@@ -243,13 +243,14 @@ impl MockServer {
         self.world().hub.kill_agent(name)
     }
 
-    /// Kills the agent of a server id on `/v1/acp`. Returns whether it was running.
+    /// Kills the agent of a server id on `/v1/acp`. Returns whether the server id exists; its agent may already have
+    /// exited.
     pub fn kill_agent_of(&self, server_id: &str) -> bool {
         self.check();
         self.world().table.kill(server_id)
     }
 
-    /// Returns the control plane: health, agents, files and configuration.
+    /// Returns the control plane: health, agents, files, configuration, processes and desktop.
     pub fn control(&self) -> ControlPlane {
         self.world().control
     }

@@ -26,13 +26,13 @@ use crate::{Error, ServerKind, TerminationInfo};
 /// Whether a call needs its session to be alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// The agent responds, so the call fails with the session.
+    /// The agent responds, so the call fails when the session ends.
     Session,
     /// The server responds, or the call opens the session.
     Nothing,
 }
 
-/// Counts a call for as long as it waits.
+/// Counts a call while it is pending.
 struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
@@ -49,7 +49,7 @@ impl Drop for InFlight<'_> {
 }
 
 impl Connection {
-    /// A call that every server has and that needs no session.
+    /// Makes a call that every server supports and that needs no session.
     pub(super) async fn call(&self, method: &str, params: Value) -> Result<Value, Error> {
         self.call_with(method, params, wire::RequestOptions::new()).await
     }
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// A call that fails with its session.
+    /// Makes a call that fails when its session ends.
     pub(super) async fn session_call(
         &self,
         method: &str,
@@ -129,7 +129,7 @@ impl Connection {
         repeated(|| self.session_request(method, session, request())).await
     }
 
-    /// A request that fails with its session.
+    /// Sends a request that fails when its session ends.
     pub(super) async fn session_request(
         &self,
         method: &str,
@@ -167,7 +167,8 @@ impl Connection {
         session: Option<&str>,
         request: wire::Request<wire::Json>,
     ) -> Result<Value, Error> {
-        // It counts until its failure was explained: the end of the agent is joined from such failures.
+        // It counts until its failure is explained, because the reports of an agent's end are merged from such
+        // failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
         let _pending = self.pending_call(method, session);
         let request_id = request.id();
@@ -183,7 +184,7 @@ impl Connection {
         if let (Some(session), Some(id)) = (session.filter(|_| method != PROMPT), request_id)
             && self.hub.has_logs()
         {
-            // What came before the response stands before it in the log.
+            // Events that arrived before the response precede it in the log.
             self.barrier().await;
             let (request_id, method, session_id) = (id_text(&id), method.to_owned(), session.to_owned());
             let settlement = Settlement { request_id, method, session_id, result: result.clone() };
@@ -283,7 +284,7 @@ impl Connection {
         Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc }))
     }
 
-    /// The response says that the session or the agent has ended.
+    /// The response reports that the session or the agent has ended.
     async fn ended_with_answer(
         &self,
         method: &str,
@@ -292,7 +293,7 @@ impl Connection {
         error: wire::Error,
     ) -> Error {
         let info = match session {
-            // The notification came before the response, and counts.
+            // The notification arrived before the response and takes precedence.
             Some(session) => {
                 self.barrier().await;
                 match method {

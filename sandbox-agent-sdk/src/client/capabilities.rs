@@ -66,7 +66,7 @@ impl Capabilities {
     pub(crate) fn read(server: ServerKind, agent: &str, raw: Value) -> Self {
         let at = |pointer: &str| raw.pointer(pointer);
         let flag = |pointer: &str| at(pointer).and_then(Value::as_bool).unwrap_or(false);
-        // An ability is an object, empty or not, where it is there, and absent or `null` where it is not.
+        // A supported ability is an object, which may be empty. An unsupported one is absent, `null` or `false`.
         let there = |ability: Option<&Value>| {
             ability.is_some_and(|ability| !ability.is_null() && ability != &Value::Bool(false))
         };

@@ -48,7 +48,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Prepares a connection. Nothing is sent yet.
+    /// Prepares a connection. Sends nothing.
     pub(super) fn open(
         options: &Arc<ClientOptions>,
         (hub, requests): (&Arc<Hub>, &Requests),
@@ -59,7 +59,7 @@ impl Connection {
         let handlers = Arc::new(requests.connect(agent));
         let wiring = Wiring::new(options, http, endpoint, agent);
         if endpoint.kind == ServerKind::PerAgent {
-            // The stream of an endpoint of its own begins with the connection.
+            // The stream of an unshared endpoint begins with the connection.
             hub.next_incarnation();
         }
         let (builder, requests) = wiring.connection(agent).agent_requests();
@@ -108,7 +108,7 @@ impl Connection {
         })
     }
 
-    /// Sends `initialize`, which starts the agent if it does not run.
+    /// Sends `initialize`, which starts the agent if it is not running.
     pub(super) async fn initialize(&self) -> Result<Arc<Capabilities>, Error> {
         let (name, version) = &self.options.client_info;
         let offers = client_capabilities(&self.options, self.handlers.capabilities());
@@ -160,7 +160,7 @@ impl Connection {
         self.kind
     }
 
-    /// Another client of the same endpoint, or of that one, which reads what follows the event of this number.
+    /// Builds another client of this endpoint, or of the one at `path`, which reads the events after this number.
     pub(super) fn reader(&self, path: Option<&str>, after: u64) -> wire::AcpHttpClientBuilder {
         match path {
             Some(path) => self.wiring.at(path).reader(after),
@@ -169,7 +169,7 @@ impl Connection {
     }
 
     #[cfg(feature = "sessions")]
-    /// The path of the endpoint that no other process has; `None` if several processes share one.
+    /// The path of the endpoint if no other process uses it; `None` for a shared endpoint.
     pub(crate) fn own_path(&self) -> Option<&str> {
         (self.kind == ServerKind::PerAgent).then(|| self.wiring.path())
     }
@@ -237,8 +237,8 @@ impl Connection {
         self.in_order(|| ()).await;
     }
 
-    /// Runs `run` between two events: what has arrived before was published and routed, and nothing that follows was.
-    /// Returns `None` if the connection has ended.
+    /// Runs `run` between two events: earlier events have been published and routed, later ones have not. Returns
+    /// `None` if the connection has ended.
     pub(crate) async fn in_order<T: Send + 'static>(
         &self,
         run: impl FnOnce() -> T + Send + 'static,
@@ -260,11 +260,11 @@ impl Connection {
         info.await.unwrap_or_else(|_| alone.into_info())
     }
 
-    /// Ends the connection, within a bound. Where the agent ends with it, so do its sessions.
+    /// Ends the connection, within a time limit. If the agent ends with it, so do its sessions.
     ///
-    /// Open agent requests are answered as cancelled before, because an agent that continues would wait forever.
+    /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever.
     pub(super) async fn close(&self) {
-        // An end of the agent before this one is published as what it is.
+        // If the agent has already ended, that end is published first.
         let (sender, done) = oneshot::channel();
         if self.commands.send(Command::Settle(sender)).await.is_ok() {
             // An event loop that has ended has nothing to publish.
@@ -275,7 +275,7 @@ impl Connection {
             _ => false,
         };
         self.shared.stop_requested.store(true, Ordering::Release);
-        // What belongs to other clients is left to them before the rest is cancelled.
+        // Requests of other clients are released first; the rest is cancelled.
         self.shared.unclaimed.close();
         // So is everything on an endpoint that another process uses.
         let left = self.shared.left.load(Ordering::Acquire);
@@ -284,11 +284,11 @@ impl Connection {
             let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
             !left && (!shared.is_shared || session.is_some_and(is_ours))
         });
-        // All of it has one deadline: a response that cannot be delivered does not hold up the end.
+        // All steps have one deadline: a response that cannot be delivered does not delay the end.
         let deadline = Instant::now() + self.options.timeouts.disconnect;
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
         if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
-            // What still runs for the agent ends without being waited for.
+            // Handlers that are still running end without a wait.
             self.handlers.close();
         }
         if left {
@@ -296,7 +296,7 @@ impl Connection {
         }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(left || lost && self.kind == ServerKind::Shared) {
-            // Closing continues by itself when it is no longer waited for.
+            // Closing continues in the background after the timeout.
             match tokio::time::timeout_at(deadline.max(Instant::now() + CLOSE_AT_LEAST), self.wire.close())
                 .await
             {
@@ -316,15 +316,15 @@ impl Connection {
         }
     }
 
-    /// Ends the connection because the server has forgotten it.
+    /// Ends the connection because the server no longer knows it.
     pub(super) fn lose(&self, error: &Error) {
         self.wire.control().end(error.clone());
     }
 }
 
 impl Drop for Connection {
-    /// The event loop is aborted with the connection, but ends when the runtime gets to it. What runs for the agent on this
-    /// machine ends now.
+    /// The event loop is aborted with the connection, but ends only when the runtime polls it. Handlers on this
+    /// machine end now.
     fn drop(&mut self) {
         self.handlers.close();
     }

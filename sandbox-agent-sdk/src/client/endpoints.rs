@@ -14,7 +14,7 @@ use crate::Error;
 use crate::control::{Call, Route};
 
 impl SandboxAgentClient {
-    /// Whether a released server still has this endpoint, if only with an agent that has ended.
+    /// Whether a released server still has this endpoint, even if its agent has ended.
     pub(crate) async fn has_endpoint(&self, path: &str) -> Result<bool, Error> {
         let call = Call::new("list endpoints", Method::GET, Route::new(ENDPOINTS));
         let list: Value = self.control().http().value(Ok(call)).await?;

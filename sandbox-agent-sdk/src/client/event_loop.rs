@@ -95,7 +95,7 @@ impl EventLoop {
             }
             let deadline = self.exit.deadline;
             tokio::select! {
-                // Events come first, so that a barrier is behind those that have arrived.
+                // Events come first, so that a barrier follows those that have arrived.
                 biased;
                 event = self.events.recv(), if reading => match event {
                     Some(event) => {
@@ -284,7 +284,7 @@ impl EventLoop {
             Some((id, report)) if origin == Origin::Live => {
                 self.hub.end_session_at(&id, report, at);
             }
-            // An old end says nothing about the current state: the session may have been opened again.
+            // A replayed end does not describe the current state: the session may have been opened again.
             Some((id, report)) => {
                 self.hub.publish_at(&ended_event(&id, &report.into_info(), origin), at);
             }
@@ -316,8 +316,8 @@ impl EventLoop {
     }
 }
 
-/// On a shared endpoint, requests that were not read belong to other clients, as far as is known: they are not to be
-/// cancelled when the connection is dropped.
+/// On a shared endpoint, unread requests probably belong to other clients, so they must not be cancelled when the
+/// connection is dropped.
 impl Drop for EventLoop {
     fn drop(&mut self) {
         if !self.shared.is_shared {
@@ -325,7 +325,7 @@ impl Drop for EventLoop {
         }
         let unread = std::iter::from_fn(|| self.requests.try_recv());
         for (_, responder) in self.queued.drain(..).chain(unread) {
-            // If it was cancelled before, there is nothing to leave to others.
+            // An error means that the request was already cancelled.
             let _ = responder.ignore();
         }
     }

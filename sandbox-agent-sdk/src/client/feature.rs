@@ -69,17 +69,17 @@ impl Support {
         self != Self::No
     }
 
-    /// What was said about it.
+    /// Converts an explicit advertisement.
     pub(crate) fn said(yes: bool) -> Self {
         if yes { Self::Yes } else { Self::No }
     }
 
-    /// What was said where silence means nothing.
+    /// Converts an advertisement whose absence means nothing.
     pub(crate) fn hinted(yes: bool) -> Self {
         if yes { Self::Yes } else { Self::Unknown }
     }
 
-    /// What becomes of it if there is another way to do it.
+    /// Combines the support of two ways to do the same.
     pub(crate) fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Yes, _) | (_, Self::Yes) => Self::Yes,

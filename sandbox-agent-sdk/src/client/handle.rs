@@ -149,14 +149,14 @@ impl SandboxAgentClient {
         }
         let guard = GiveUp(self.inner(), &attempt);
         let outcome = attempt.finished().await;
-        // The attempt is over, and giving it up changes nothing any more.
+        // The attempt has ended, so cancelling it has no effect.
         std::mem::forget(guard);
         outcome
     }
 
     /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
-    /// It takes at most [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
+    /// It takes about [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) at most and can be
     /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and
     /// its sessions end too; on other servers they continue.
     ///
@@ -191,7 +191,7 @@ impl SandboxAgentClient {
     /// [`Error::NotConnected`] if the client was not connected.
     pub fn restart_agent(&self) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         let client = self.clone();
-        // The agent that is meant is the one there is now, not one that is started while this waits.
+        // This restarts the current agent, not one that is started while this call waits.
         let present = self.inner().present();
         Box::pin(async move {
             let Some(connection) = present else {
@@ -244,7 +244,7 @@ impl SandboxAgentClient {
         self.inner().hub.subscribe()
     }
 
-    /// Opens a lossless log of all events, from a stream position or from now. See [`stream`](crate::stream).
+    /// Opens a lossless log of all events after a stream position, or from now on. See [`stream`](crate::stream).
     ///
     /// The log has all events in one order, with their stream positions. It also contains the result of each call about
     /// a session. Use it for layers that must not miss anything, such as a store; [`events`](Self::events) may drop
@@ -253,7 +253,7 @@ impl SandboxAgentClient {
         EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
     }
 
-    /// Reads a part of the server's stream again, from a position on.
+    /// Reads a part of the server's stream again, after a position.
     ///
     /// Reading ends at the event with the number `to`, or at the current end of the stream. The result contains the
     /// events of all sessions and all clients of the endpoint.
@@ -276,7 +276,7 @@ impl SandboxAgentClient {
         &self.inner().requests
     }
 
-    /// Creates a handle to a session by its id. Sends nothing; the session need not exist.
+    /// Creates a handle to a session by its id. Sends nothing and does not check whether the session exists.
     ///
     /// To receive the history while it arrives, subscribe to [`Session::events`] before loading the session.
     #[must_use]

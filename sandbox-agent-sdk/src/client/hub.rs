@@ -34,9 +34,9 @@ mod state;
 mod tests;
 mod turns;
 
-/// Receives every entry of the log, in order, while nothing else can happen. It must not block, nor use the hub.
+/// Receives every entry of the log, in order, under the lock of the hub. It must not block or use the hub.
 pub(crate) trait LogSink: fmt::Debug + Send + Sync {
-    /// Something happened. Returns a hold if readers are not to see it yet.
+    /// Receives an entry. Returns a hold if readers must not see it yet.
     fn push(&self, entry: &LogEntry) -> Option<Hold>;
     /// Returns the hold on the latest entry of a session.
     fn latest_hold(&self, session: &str) -> Option<Hold> {
@@ -45,7 +45,7 @@ pub(crate) trait LogSink: fmt::Debug + Send + Sync {
     }
     /// Whether anything reads what is pushed.
     fn is_read(&self) -> bool;
-    /// Nothing will be pushed any more.
+    /// No more entries follow.
     fn end(&self) {}
 }
 
@@ -56,19 +56,19 @@ pub(crate) struct Numbered<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// Publishes events and holds the state of sessions. Nothing here waits.
+/// Publishes events and holds the state of sessions. It never waits.
 ///
 /// It outlives connections, so subscriptions continue when the client reconnects.
 #[derive(Debug)]
 pub(crate) struct Hub {
     budget: usize,
-    /// The longest id of a session that is stored because the server names it.
+    /// The longest session id that is stored if only the server has named the session.
     longest_id: usize,
     /// Guards subscribers and sessions; held for a look-up and for pushing into queues.
     state: Mutex<State>,
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
-    /// Whether other processes can read the same stream by the numbers of its events.
+    /// Whether other processes can read the same stream by its event numbers.
     is_numbered: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
@@ -113,13 +113,13 @@ impl Hub {
         queue
     }
 
-    /// Gives every entry of the log to this sink from now on.
+    /// Passes every later entry of the log to this sink.
     pub(crate) fn attach(&self, sink: Arc<dyn LogSink>) {
         self.lock().logs.push(sink);
     }
 
     #[cfg(feature = "sessions")]
-    /// Whether other processes can read the stream of the present connection by the numbers of its events.
+    /// Whether other processes can read the stream of the current connection by its event numbers.
     pub(crate) fn is_numbered(&self) -> &Arc<AtomicBool> {
         &self.is_numbered
     }
@@ -129,9 +129,9 @@ impl Hub {
         self.lock().logs.iter().any(|log| log.is_read())
     }
 
-    /// Adds an entry to the logs that is not an event.
+    /// Adds an entry that is not an event to the logs.
     pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
-        // The event that the entry causes waits for it: `State::hold`.
+        // The event that the entry causes is held until the entry is released: see `State::hold`.
         let _ = self.lock().log(&LogEntry::new(record, position, origin));
     }
 
@@ -244,10 +244,10 @@ impl Hub {
 
     /// Publishes a change of the connection.
     pub(crate) fn connection(&self, state: ConnectionState) {
-        // Under one lock, so that the state that is published last is the last one.
+        // Under one lock, so that states are published in order.
         let mut sessions = self.lock();
         let before = sessions.connection.replace(state.clone());
-        // A stream that is reopened while the connection is made reports that it is connected as well.
+        // A stream that is reopened during connecting also reports the connected state.
         if before.as_ref() != Some(&state) {
             self.publish_in(&mut sessions, &Event::Connection(state), None);
         }

@@ -1,4 +1,4 @@
-//! Connecting and disconnecting, also at the same time.
+//! Connecting and disconnecting, including concurrently.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -203,7 +203,7 @@ impl Inner {
             (Ok(capabilities), Some(connection)) if self.install(attempt, connection) => Ok(capabilities),
             (outcome, opening) => {
                 if let Some(connection) = opening {
-                    // The server may have started an agent for us.
+                    // The server may have started an agent for this client.
                     connection.close().await;
                 }
                 Err(outcome.err().unwrap_or_else(|| Error::Disconnected { what: "connect".to_owned() }))
@@ -284,7 +284,7 @@ impl Inner {
                 }
                 match previous.closing {
                     Some(closing) => self.finish_closing(&closing.connection).await,
-                    // The state does not change, but layers need to know that no connection is wanted.
+                    // The state does not change, but layers must know that the application wants no connection.
                     None => {
                         let wanted = Event::Connection(ConnectionState::Disconnected);
                         self.hub.log(LogRecord::Event(wanted), None, Origin::Live);

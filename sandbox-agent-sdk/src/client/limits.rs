@@ -57,7 +57,7 @@ impl Default for Limits {
     }
 }
 
-/// Gives each bound a setter of its name.
+/// Gives each limit a setter of the same name.
 macro_rules! setters {
     ($($name:ident: $what:literal,)*) => {
         impl Limits {
@@ -87,7 +87,7 @@ setters! {
     session_id: "the longest session id, in bytes",
 }
 
-/// The kinds of bodies that have bounds of their own.
+/// The kinds of bodies with separate limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyKind {
     Health,
@@ -107,7 +107,7 @@ impl Limits {
         }
     }
 
-    /// Checks the text of a body and what it will take once it is decoded, and returns the latter.
+    /// Checks the size of a body as text and once decoded. Returns the decoded size.
     pub(crate) fn check(&self, kind: BodyKind, what: &str, text: &[u8]) -> Result<usize, Error> {
         let limit = self.text(kind);
         if text.len() > limit {

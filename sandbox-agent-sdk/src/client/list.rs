@@ -84,7 +84,7 @@ struct Pages {
     cursor: Option<Option<String>>,
     trail: Trail,
     ready: VecDeque<Result<SessionInfo, Error>>,
-    /// How sessions ended, where the list itself does not say.
+    /// How sessions ended, if the list itself does not contain it.
     ends: Option<HashMap<String, TerminationInfo>>,
 }
 
@@ -135,7 +135,7 @@ impl Pages {
         let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
             Err(Error::Unsupported { .. }) => {
                 let mut whole = self.whole(&connection).await?;
-                // The other way has no middle: what was given before is in it again.
+                // The fallback list has no cursor, so it repeats the sessions that were already returned.
                 whole.sessions.retain(|session| !self.trail.gave(&session.session_id));
                 whole
             }
@@ -177,13 +177,13 @@ impl Pages {
 #[derive(Debug, Default)]
 struct Trail {
     hasher: RandomState,
-    /// The cursors there were, by their hashes.
+    /// The hashes of the cursors so far.
     seen: HashSet<u64>,
-    /// The sessions that were given, by the hashes of their ids.
+    /// The hashes of the ids of the returned sessions.
     given: HashSet<u64>,
     /// How many pages there were since the last one with an entry.
     empty: usize,
-    /// How many pages were asked for.
+    /// How many pages were requested.
     pages: usize,
     /// The approximate memory of the entries.
     bytes: usize,
@@ -201,7 +201,7 @@ enum Astray {
 }
 
 impl Trail {
-    /// Why the list should not be followed to this cursor, if it should not.
+    /// Returns why the list must not be followed to this cursor, if so.
     fn strays(&mut self, next: &str, empty: bool) -> Option<Astray> {
         self.empty = if empty { self.empty + 1 } else { 0 };
         if !self.seen.insert(self.hasher.hash_one(next)) {
@@ -299,7 +299,7 @@ async fn ask(inner: &Inner, connection: &Connection, id: &str) -> Result<Session
     }
     match get(inner, "get session", Route::new("/v1/sessions").segment(id), BodyKind::Control).await {
         Ok(answer) => super::methods::read("get session", answer),
-        // Only a server that has such a list says of a session that it is not in it.
+        // Only a server with this route reports which session is missing.
         Err(error)
             if error.is_not_found()
                 && error.problem().is_none_or(|problem| problem.session_id().is_none()) =>

@@ -1,4 +1,4 @@
-//! The log of a client: everything that happens, without loss.
+//! The log of a client: all events, without loss.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::Event;
 use crate::client::event::Hold;
 use crate::event::{Gap, Origin};
 
-/// A lossless log of all events from a position on, in one order.
+/// A lossless log of all events after a position, in one order.
 ///
 /// Entries wait in memory up to the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond the
 /// budget are read from the server again when the reader reaches them. If the server no longer has them, the log
@@ -29,7 +29,7 @@ pub struct EventLog {
     queue: Arc<LogQueue>,
     /// Reads what is not in the queue.
     catching_up: Option<CatchingUp>,
-    /// The last position that was given out.
+    /// The last position that was returned.
     position: Option<StreamPosition>,
 }
 
@@ -44,7 +44,7 @@ struct CatchingUp {
 pub(super) struct Hole {
     /// The last position before it.
     pub(super) after: StreamPosition,
-    /// The last one in it; `None` if it ends at the present.
+    /// The last position in it; `None` if it has no end yet.
     pub(super) last: Option<StreamPosition>,
 }
 
@@ -117,7 +117,7 @@ impl EventLog {
         Some(LogEntry::new(LogRecord::Missing(gap), None, Origin::Live))
     }
 
-    /// Whether an entry was not given out before: a new connection replays what the server still has.
+    /// Whether an entry was not returned before: a new connection replays the events that the server still has.
     fn is_new(&mut self, entry: &LogEntry) -> bool {
         let Some(position) = entry.position else { return true };
         let is_new = self.position.is_none_or(|last| position.is_behind(&last));
@@ -137,7 +137,7 @@ impl Drop for EventLog {
 /// The entries that wait for the reader of a log.
 pub(super) struct LogQueue {
     budget: usize,
-    /// Guards what waits; held for a push or a pop.
+    /// Guards the waiting entries; held for a push or a pop.
     state: Mutex<State>,
     waker: AtomicWaker,
 }
@@ -146,7 +146,7 @@ pub(super) struct LogQueue {
 struct State {
     items: VecDeque<Item>,
     bytes: usize,
-    /// The last position that was pushed or left out.
+    /// The last position that was pushed or omitted.
     position: Option<StreamPosition>,
     ended: bool,
 }
@@ -186,7 +186,7 @@ impl LogSink for LogQueue {
         !self.lock().ended
     }
 
-    /// Adds an entry. One that exceeds the budget is left out if it can be read from the server again.
+    /// Adds an entry. An entry that exceeds the budget is omitted if it can be read from the server again.
     fn push(&self, entry: &LogEntry) -> Option<Hold> {
         let mut state = self.lock();
         if state.ended {
@@ -221,7 +221,8 @@ impl LogSink for LogQueue {
     }
 }
 
-/// Whether the server can send an entry again. Events that this client creates, such as the end of a session, it cannot.
+/// Whether the server can send an entry again. It cannot resend events that this client creates, such as the end of a
+/// session.
 fn is_readable(entry: &LogEntry) -> bool {
     matches!(
         &entry.record,

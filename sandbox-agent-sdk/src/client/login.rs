@@ -87,7 +87,7 @@ pub struct LoginRequired {
     pub error: RpcError,
 }
 
-/// The logins for which no person has to be asked: the agent takes a key from its environment.
+/// The logins that need no user: the agent reads a key from its environment.
 const KEY_LOGINS: [&str; 3] = ["codex-api-key", "openai-api-key", "anthropic-api-key"];
 impl LoginMethod {
     /// Reads the `authMethods` of an agent.
@@ -143,7 +143,7 @@ impl LoginMethod {
 
 impl LoginKind {
     fn read(method: &Value, meta: Option<&Value>) -> Self {
-        // Agents from before terminal logins had a type of their own say it in their metadata.
+        // Older agents, without a type for terminal logins, declare them in their metadata.
         let early = meta.and_then(|meta| meta.get("terminal-auth"));
         match (method.get("type").and_then(Value::as_str), early) {
             (Some("terminal"), _) => Self::terminal(method, None),

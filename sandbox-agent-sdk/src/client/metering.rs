@@ -1,4 +1,4 @@
-//! Counts what turns use, and cancels those that exceed a budget.
+//! Counts the usage of turns, and cancels turns that exceed a budget.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl SandboxAgentClient {
     }
 }
 
-/// Runs a turn under the budgets that it counts for, and adds what it used to its outcome.
+/// Runs a turn under the budgets that apply to it, and adds its usage to its outcome.
 pub(super) async fn metered(
     inner: &Arc<Inner>,
     session: &str,
@@ -66,7 +66,7 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Waits for the end of the turn, and cancels it when a budget is spent.
+    /// Waits for the end of the turn, and cancels the turn when a budget is spent.
     async fn watch(&self, turn: impl Future<Output = Outcome> + Send) -> (Outcome, Option<BudgetEvent>) {
         let hub = &self.inner.hub;
         let mut turn = std::pin::pin!(turn);
@@ -139,7 +139,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Whether a prompt that failed may have been sent. The agent refuses some prompts, but it did receive them.
+/// Whether a prompt that failed may have been sent. This includes prompts that the agent received and refused.
 fn is_executed(error: &Error) -> bool {
     error.maybe_executed() || error.rpc_error().is_some()
 }

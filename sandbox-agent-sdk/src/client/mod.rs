@@ -56,7 +56,7 @@ mod sync;
 mod turn;
 mod wiring;
 
-/// Where a released server has its endpoints, each with an agent process and a stream of its own.
+/// The path of a released server's endpoints. Each has its own agent process and stream.
 pub(crate) const ENDPOINTS: &str = "/v1/acp";
 
 pub use capabilities::Capabilities;

@@ -1,4 +1,4 @@
-//! What a call needs of the network: a runtime, and what the URL decides about proxies and warnings.
+//! Network requirements of a call: a runtime, and the proxy and warning rules for its URL.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

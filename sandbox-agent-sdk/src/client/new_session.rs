@@ -11,7 +11,7 @@ use crate::config::{McpCommand, McpServerConfig, McpTransport};
 use crate::convert::metadata::NAMESPACE;
 use crate::session::SessionMetadata;
 
-/// The parameter for further directories.
+/// The parameter for additional directories.
 const DIRECTORIES: &str = "additionalDirectories";
 
 /// The options of a new session.
@@ -70,7 +70,7 @@ impl NewSession {
         self
     }
 
-    /// Whether it has further directories.
+    /// Whether it has additional directories.
     pub(crate) fn has_additional_directories(&self) -> bool {
         self.params.contains_key(DIRECTORIES)
     }
@@ -144,7 +144,7 @@ impl NewSession {
             Some(server) => self.mcp_servers.push(server),
             None => {
                 self.invalid =
-                    Some(format!("the tool server `{name}` is of a kind that sessions cannot have"))
+                    Some(format!("the MCP server `{name}` is of a kind that sessions do not support"))
             }
         }
         self
@@ -198,7 +198,7 @@ impl NewSession {
         new
     }
 
-    /// The metadata that was given.
+    /// The metadata of the options.
     pub(crate) fn given(&self) -> &SessionMetadata {
         &self.metadata
     }
@@ -207,7 +207,7 @@ impl NewSession {
         self.thought_level.as_deref()
     }
 
-    /// The agent that was chosen, if one was.
+    /// The agent of the options, if it is set.
     pub(crate) fn agent_wanted(&self) -> Option<&str> {
         self.metadata.agent()
     }
@@ -225,7 +225,7 @@ impl NewSession {
         }
     }
 
-    /// The parameters of the call; `agent` is the one to use unless another one was chosen.
+    /// The parameters of the call; `agent` is the default if the options set none.
     pub(crate) fn to_params(&self, agent: &str) -> Result<Map<String, Value>, Error> {
         self.check()?;
         let mut metadata = SessionMetadata::new().with_agent(agent);
@@ -242,7 +242,7 @@ impl NewSession {
     }
 }
 
-/// A configured tool server in the form in which sessions take it; `None` for a kind they cannot have.
+/// Converts a configured MCP server to the format of session parameters; `None` for an unsupported kind.
 fn mcp_server(name: &str, server: &McpServerConfig) -> Option<Value> {
     let pairs = |map: &Option<BTreeMap<String, String>>| -> Vec<Value> {
         let pairs = map.iter().flatten();
@@ -268,7 +268,7 @@ fn mcp_server(name: &str, server: &McpServerConfig) -> Option<Value> {
     }
 }
 
-/// Tool servers are left out: their environment and their headers may hold secrets.
+/// MCP servers are omitted: their environment and headers may contain secrets.
 impl fmt::Debug for NewSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewSession")
@@ -303,7 +303,7 @@ impl OpenSession {
         Self { new: self.new.agent(agent) }
     }
 
-    /// A session is opened again with what it was created with.
+    /// Reopens a session with the options it was created with.
     pub(crate) fn like(new: NewSession) -> Self {
         Self { new }
     }
@@ -329,7 +329,7 @@ impl OpenSession {
     }
 }
 
-/// Whether a path is absolute on any machine: the server's need not be of this one's kind.
+/// Whether a path is absolute on any platform: the server may run on another platform than the client.
 fn is_absolute(path: &str) -> bool {
     let mut characters = path.chars();
     let start = (characters.next(), characters.next(), characters.next());

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::ClientOptions;
 
-/// The member `clientCapabilities` of the first message to an agent. Agents do not send what is not in it.
+/// The `clientCapabilities` of the first message to an agent. Agents use only advertised capabilities.
 pub(crate) fn client_capabilities(options: &ClientOptions, handlers: Map<String, Value>) -> Value {
     let mut offers = json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
     for (name, offer) in handlers {

@@ -53,7 +53,7 @@ impl SandboxAgentClient {
         })
     }
 
-    /// Reconnects after the server has forgotten the connection, once for all callers.
+    /// Reconnects, once for all callers, if the server no longer knows the connection.
     async fn reconnected(&self, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
         match self.inner().reconnect(gone)? {
             Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
@@ -115,7 +115,7 @@ impl SandboxAgentClient {
         self.reopen(connection, LOAD, id, new, RequestOptions::new()).await
     }
 
-    /// Opens a session of the agent. The options say whether updates before the response are history.
+    /// Opens a session of the agent. The options determine whether updates before the response are history.
     async fn reopen(
         &self,
         connection: &Connection,
@@ -194,7 +194,7 @@ impl SandboxAgentClient {
         let (resumes, loads) = (can(|can| can.resume_session), can(|can| can.load_session));
         let idle = *self.inner().hub.watch_turn(id).borrow() == TurnState::Idle;
         let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
-        // Reports about the session before the response are old, above all that it has ended.
+        // Reports about the session before the response are old, especially its end.
         let options = RequestOptions::new().ordered(true).replays(idle && alone);
         match self.reopen(connection, RESUME, id, new, options).await {
             Err(Error::Unsupported { .. }) if loads => self.load(connection, id, new).await,
@@ -251,7 +251,7 @@ impl SandboxAgentClient {
         Ok((params, reports))
     }
 
-    /// Requests reports that the protocol does not have, of agents that have them.
+    /// Requests reports beyond the protocol from agents that support them.
     fn request_reports(&self, connection: &Connection, agent: &str, params: &mut Map<String, Value>) -> bool {
         let capabilities = connection.capabilities();
         let own = capabilities.as_deref().filter(|_| agent == connection.agent());
@@ -289,11 +289,11 @@ impl SandboxAgentClient {
 }
 
 impl Connection {
-    /// Waits until the agent has replayed the conversation of a session that it has loaded: some continue behind their
+    /// Waits until the agent has replayed the conversation of a loaded session: some agents continue after their
     /// response.
     async fn replayed(&self, id: &str) {
         let options = RequestOptions::new().ordered(true).timeout(self.options.timeouts.replay);
-        // Every response is one, and the expected one is an error.
+        // Any response will do; the expected one is an error.
         if let Err(error) = self.call_with(REPLAYED, json!({ "sessionId": id }), options).await {
             tracing::debug!(%error, "the conversation was replayed");
         }
@@ -320,7 +320,7 @@ fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Er
 
 /// Sets the requested mode, model and thought level that are not set yet.
 async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> Result<(), Error> {
-    // A shared endpoint with extensions sets mode and model itself, and need not be able to do it by a call.
+    // A shared endpoint with extensions sets mode and model itself, and may have no call for it.
     let extensions = connection.capabilities().is_some_and(|can| !can.extensions.is_empty());
     let by_server = connection.kind() == ServerKind::Shared && extensions;
     let done = |set: Result<(), Error>| match set {
@@ -341,7 +341,7 @@ async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> 
     }
 }
 
-/// Whether a call was certainly not executed because the server has forgotten the connection.
+/// Whether a call was certainly not executed because the server no longer knows the connection.
 fn is_gone(error: &Error) -> bool {
     matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }

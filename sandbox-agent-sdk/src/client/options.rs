@@ -68,7 +68,7 @@ pub struct ClientTimeouts {
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
     /// How long an agent may take to confirm that it has replayed the whole conversation of a loaded session. Default
-    /// 5 s. The client asks for this only if the conversation does not end with a message of the agent.
+    /// 5 s. The client requests the confirmation only if the conversation does not end with a message of the agent.
     pub replay: Duration,
     /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
     /// confirm it while their agent runs, so the client does not wait for them.

@@ -8,7 +8,7 @@ use crate::requests::Requests;
 
 /// The options of one optional part.
 pub(crate) trait Part: Any + fmt::Debug + Send + Sync {
-    /// Registers what the part needs when a client is made.
+    /// Registers the handlers of the part when a client is created.
     fn register(&self, requests: &Requests);
 }
 
@@ -26,7 +26,7 @@ impl Parts {
         self.0.push(Arc::new(part));
     }
 
-    /// Registers what all parts need.
+    /// Registers the handlers of all parts.
     pub(super) fn register(&self, requests: &Requests) {
         self.0.iter().for_each(|part| part.register(requests));
     }

@@ -1,4 +1,4 @@
-//! Which kind of server it is.
+//! Detects the kind of server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::{ClientOptions, Error, ServerKind};
 
 /// The name of the call in errors.
 const WHAT: &str = "find the kind of server";
-/// How long a server may take to say the rest of why it refuses.
+/// How long a server may take to send the rest of an error response.
 const STALL: Duration = Duration::from_secs(10);
 
 /// An event number that no server reaches: a probe needs no earlier events.
 const NO_EVENT: &str = "9007199254740991";
-/// The first pause between two looks at a server that is not up.
+/// The first pause between two probes of a server that is not up.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct Endpoint {
     pub(crate) kind: ServerKind,
     pub(crate) path: &'static str,
-    /// The header under which a connection id travels, where there is one.
+    /// The header of the connection id, if the server assigns one.
     pub(crate) header: HeaderName,
 }
 
@@ -41,7 +41,7 @@ impl Endpoint {
     }
 }
 
-/// Finds out what kind of server it is; one that is not up is waited for.
+/// Detects the kind of server. Waits for a server that is not up.
 pub(super) async fn find(options: &ClientOptions, http: &Http) -> Result<Endpoint, Error> {
     if let Some(kind) = options.server.filter(|kind| *kind != ServerKind::ConnectionId) {
         return Ok(Endpoint::new(kind));
@@ -83,9 +83,9 @@ async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error>
                 None => Ok(Endpoint::new(ServerKind::Shared)),
             }
         }
-        // Another reader holds the stream, or the server is strict about something else: it is there.
+        // The endpoint exists: another reader holds the stream, or the server rejects the form of this request.
         405 | 406 | 409 => Ok(Endpoint::new(ServerKind::Shared)),
-        // The early servers have moved everything away from `/v1`.
+        // Early servers respond with 410 to every path under `/v1`.
         410 => Ok(Endpoint::new(ServerKind::ConnectionId)),
         404 => look_elsewhere(http, refused(WHAT, response, STALL).await).await,
         200 => {
@@ -97,8 +97,8 @@ async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error>
     }
 }
 
-/// There is no shared endpoint: the released servers list their agents' endpoints, and the early ones have theirs
-/// in another place.
+/// Checks the other kinds of servers: released servers list their agents' endpoints, and early servers have another
+/// path.
 async fn look_elsewhere(http: &Http, missing: Error) -> Result<Endpoint, Error> {
     match http.value::<Value>(Ok(Call::new(WHAT, Method::GET, Route::new("/v1/acp")))).await {
         Ok(list) if list.get("servers").is_some() => return Ok(Endpoint::new(ServerKind::PerAgent)),
@@ -114,7 +114,7 @@ async fn look_elsewhere(http: &Http, missing: Error) -> Result<Endpoint, Error> 
     }
 }
 
-/// Asks for the events of an endpoint, from a point that it has not reached.
+/// Requests the events of an endpoint after a number that it has not reached.
 async fn open(http: &Http, path: &'static str) -> Result<Response, Error> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -127,7 +127,7 @@ fn is_event_stream(response: &Response) -> bool {
     media.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
-/// Whether a server that answers so may just be starting.
+/// Whether a server with this error may still be starting.
 fn may_pass(error: &Error) -> bool {
     match error {
         Error::Unreachable(_) | Error::ConnectionLost { .. } => true,
@@ -136,7 +136,7 @@ fn may_pass(error: &Error) -> bool {
     }
 }
 
-/// A server that was never reached is unreachable; one that answered all the time is not healthy.
+/// A server that was never reached is unreachable; one that responded is unhealthy.
 fn not_up(error: Error, waited: Duration) -> Error {
     if matches!(error, Error::Unreachable(_)) {
         return error;

@@ -14,14 +14,14 @@ use crate::error::{Phase, RpcError, Timeout};
 impl Connection {
     /// Sends a prompt and waits for the end of its turn.
     ///
-    /// That is the response, or, where the response says only that the prompt was accepted, the report that the session
-    /// is idle. The draft of version 2 of the protocol has it so.
+    /// The end is the response. If the response only confirms that the prompt was accepted, as in the draft of
+    /// version 2 of the protocol, the end is the report that the session is idle.
     pub(super) async fn prompt(
         &self,
         session: &str,
         request: wire::Request<wire::Json>,
     ) -> Result<Value, Error> {
-        // The requests of the turn are ours until its end.
+        // Agent requests of the turn are addressed to this client until its end.
         let _pending = self.hub.pending_call(session);
         let response = self.session_request(PROMPT, session, request).await?;
         match is_acceptance(&response) {
@@ -44,11 +44,11 @@ impl Connection {
         }
     }
 
-    /// Waits for the report that the work of a session has ended. It may have come already.
+    /// Waits for the report that the work of a session has ended. It may have arrived already.
     async fn idle(&self, session: &str) -> Result<Value, Error> {
         let mut end = self.hub.watch_end(session);
         let mut progress = self.hub.watch_progress(session);
-        // After a gap the report may be lost; a session that then stays silent has no turn any more.
+        // The report may be lost in a gap. A session that then stays silent has no running turn.
         let limit = self.options.timeouts.request;
         loop {
             let in_doubt = {
@@ -77,7 +77,7 @@ impl Connection {
     }
 }
 
-/// Whether a response says only that the prompt is a message of the conversation from now on.
+/// Whether a response only confirms that the prompt was added to the conversation.
 fn is_acceptance(response: &Value) -> bool {
     let text = |member: &str| response.get(member).is_some_and(Value::is_string);
     text("messageId") && !text("stopReason")

@@ -23,7 +23,7 @@ pub(crate) fn random_number() -> u64 {
 /// A token of 256 random bits.
 ///
 /// # Errors
-/// If the operating system has no randomness.
+/// If the operating system provides no randomness.
 #[cfg(all(any(feature = "local", test), unix))]
 pub(crate) fn random_token() -> Result<crate::client::secret::Secret, std::io::Error> {
     let mut bytes = zeroize::Zeroizing::new([0; 32]);
@@ -38,7 +38,7 @@ thread_local! {
 }
 
 #[cfg(feature = "fuzzing")]
-/// Draws from this seed on this thread from now on, so that a simulation is the same each time.
+/// Seeds the generator of this thread, so that a simulation is reproducible.
 pub(crate) fn seed(seed: u64) {
     SEED.set(Some(seed));
 }

@@ -19,32 +19,32 @@ use crate::event::{Gap, Origin};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, ServerKind, Update};
 
-/// Reads the server's stream from a position on, over a separate HTTP stream.
+/// Reads the server's stream after a position, over a separate HTTP stream.
 ///
-/// It returns everything in the server's replay buffer: updates, agent requests and responses of all sessions and
-/// clients. If the position belongs to another incarnation of the server, [`Event::ServerRestarted`] comes first, and
-/// the entries start at the beginning of the replay buffer. If the server no longer has some events, a
-/// [`LogRecord::Missing`] takes their place.
+/// It returns everything that the server's replay buffer has after the position: updates, agent requests and
+/// responses of all sessions and clients. If the position belongs to another incarnation of the server,
+/// [`Event::ServerRestarted`] comes first, and the entries start at the beginning of the replay buffer. If the server
+/// no longer has some events, a [`LogRecord::Missing`] takes their place.
 #[must_use = "nothing is read before the first call of `next`"]
 pub struct StreamReader {
     state: State,
     from: StreamPosition,
     to: Option<u64>,
-    /// Whether the event at the beginning was looked for.
+    /// Whether the event at the start position was checked.
     is_verified: bool,
-    /// Whether it was found to be the one that is meant.
+    /// Whether that event is the expected one.
     is_same: Option<bool>,
 }
 
 enum State {
     Opening(BoxFuture<'static, Result<Opened, Error>>),
     Reading(Box<Opened>),
-    /// Everything was read. The stream stays open for the requests that it brought.
+    /// Everything was read. The stream stays open for the agent requests that were read from it.
     Read(Box<Opened>),
     Failed,
 }
 
-/// A stream of its own, which answers nothing.
+/// A separate stream, which responds to nothing.
 struct Opened {
     wire: wire::AcpHttpClient,
     events: wire::Events,
@@ -57,9 +57,9 @@ struct Opened {
     incarnation: u64,
     /// The entries that were read and not returned yet.
     pending: Option<LogEntry>,
-    /// How long an endpoint without an agent is silent before everything was read.
+    /// The silence after which everything counts as read, on an endpoint without an agent.
     quiet: Duration,
-    /// Agent requests that were read, and may be offered or answered while the stream is open.
+    /// Agent requests that were read. They can be offered or answered while the stream is open.
     asked: Vec<(wire::AgentRequest, wire::Responder)>,
     connection: Arc<Connection>,
 }
@@ -154,7 +154,7 @@ impl StreamReader {
     }
 
     #[cfg(feature = "sessions")]
-    /// Returns what comes behind the end that [`next`](Self::next) has reached; `None` once the stream has ended.
+    /// Returns the entries after the end that [`next`](Self::next) has reached; `None` once the stream has ended.
     pub(crate) async fn follow(&mut self) -> Option<LogEntry> {
         let State::Read(opened) = &mut self.state else { return None };
         loop {
@@ -169,7 +169,7 @@ impl StreamReader {
     #[cfg(feature = "sessions")]
     /// Answers an agent request that was read as cancelled.
     pub(crate) fn cancel_request(&mut self, request_id: &str) {
-        // A responder that is dropped responds so.
+        // Dropping the responder cancels the request.
         drop(self.opened().and_then(|opened| opened.take_request(request_id)));
     }
 
@@ -195,7 +195,7 @@ impl StreamReader {
         };
     }
 
-    /// Checks that the stream is the one that is meant, and ends behind the last position.
+    /// Checks that the stream is the expected one, and ends after the last position.
     fn checked(&mut self, entry: LogEntry) -> Option<LogEntry> {
         let entry = match (&entry.record, entry.position) {
             (LogRecord::Missing(gap), _) if !self.is_verified => {
@@ -216,7 +216,7 @@ impl StreamReader {
                     return None;
                 }
                 if position.offset > self.from.offset {
-                    // The server gives what follows, as it was asked to.
+                    // The server sends the events after the position, as requested.
                     entry
                 } else {
                     self.is_same = Some(false);
@@ -279,7 +279,7 @@ impl Opened {
         }
         loop {
             let event = match &mut self.probe {
-                // The server sends what it has at once, and nothing follows.
+                // The server sends its buffer at once, and nothing follows.
                 _ if self.has_ended => match tokio::time::timeout(self.quiet, self.events.recv()).await {
                     Ok(Some(event)) => event,
                     Ok(None) | Err(_) => return Ok(None),
@@ -319,7 +319,8 @@ impl Opened {
         }
     }
 
-    /// A released server refuses the probe if its agent has ended. The stream has the notice of that, which is waited for.
+    /// A released server refuses the probe if its agent has ended. This waits for the notification of the end on the
+    /// stream.
     fn probe_failed(&mut self, error: Error) -> Result<(), Error> {
         let status = error.http().map(|http| http.status);
         if self.connection.kind() != ServerKind::PerAgent || !matches!(status, Some(500 | 502)) {
@@ -333,8 +334,8 @@ impl Opened {
         Ok(())
     }
 
-    /// A response whose order is not verified ends the reading only if the stream is open, as where a server does not
-    /// echo responses. Else events before it may be missing.
+    /// A response whose order is not verified ends the reading only if the stream is open, as on a server that does
+    /// not echo responses. Otherwise events before it may be missing.
     fn check_order(&self, order: wire::Order) -> Result<(), Error> {
         let is_open = matches!(self.wire.state(), wire::ConnectionState::Live);
         if order == wire::Order::Verified || is_open {
@@ -348,7 +349,7 @@ impl Opened {
     fn keep_requests(&mut self) {
         while let Some(request) = self.requests.try_recv() {
             if self.asked.len() >= self.limits.open_requests.max(1) {
-                // They are for the connection, which has them too.
+                // The connection received the request too and serves it.
                 let _ = self.asked.remove(0).1.ignore();
             }
             self.asked.push(request);
@@ -424,26 +425,26 @@ impl Opened {
     }
 }
 
-/// On a shared endpoint nothing is answered here, also when the reader is dropped.
+/// On a shared endpoint the reader responds to nothing, not even when it is dropped.
 impl Drop for Opened {
     fn drop(&mut self) {
         self.wire.control().end(Error::NotConnected);
         let unread = std::iter::from_fn(|| self.requests.try_recv());
         for (_, responder) in self.asked.drain(..).chain(unread) {
-            // They are for the connection, which has them too.
+            // The connection received the request too and serves it.
             let _ = responder.ignore();
         }
     }
 }
 
-/// A request whose response stands behind everything that the server had before. Every server responds to it, if only
-/// with an error.
+/// A request whose response follows everything that the server had before. Every server responds to it, at least with
+/// an error.
 type Probe = BoxFuture<'static, Result<wire::Order, Error>>;
 
 fn probe(wire: &wire::AcpHttpClient) -> Probe {
     let probe = wire.request_raw("session/list", &json!({})).ordered(true).cancel_on_drop(false);
     Box::pin(async move {
-        // Its position in the stream counts, and not what it says.
+        // Only its position in the stream matters, not its content.
         probe.settled().await.map(|(_, order)| order).map_err(Error::from_wire)
     })
 }

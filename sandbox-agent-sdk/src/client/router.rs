@@ -26,10 +26,11 @@ mod unclaimed;
 /// How much of a method an event shows.
 const METHOD_CHARS: usize = 256;
 
-/// Routes agent requests. Nothing here waits.
+/// Routes agent requests. It never waits.
 ///
-/// On a connection of its own every request is addressed to this client. On a shared endpoint a request is only while
-/// a call of this client about its session is pending; everything else is published as unclaimed.
+/// On an unshared endpoint every request is addressed to this client. On a shared endpoint a request is addressed to
+/// this client only while a call of this client about its session is pending; every other request is published as
+/// unclaimed.
 #[derive(Debug)]
 pub(super) struct RequestRouter {
     ends: Arc<Ends>,
@@ -73,12 +74,12 @@ impl RequestRouter {
         }
     }
 
-    /// The connection has ended: no handler can be used any more.
+    /// The connection has ended: handlers can no longer be used.
     pub(super) fn end(&self) {
         self.handlers.close();
     }
 
-    /// Releases what handlers hold for ended sessions and collects finished tasks. It never returns.
+    /// Releases the resources of ended sessions and collects finished tasks. It never returns.
     pub(super) async fn maintain(&mut self) -> std::convert::Infallible {
         loop {
             tokio::select! {
@@ -111,7 +112,7 @@ impl RequestRouter {
         self.hub.publish(&Event::UnclaimedRequest(request));
     }
 
-    /// Refuses a request whose parameters cannot be decoded: nothing is served for a meaning that it may not have.
+    /// Refuses a request whose parameters cannot be decoded, because its meaning is unknown.
     fn reject(&self, incoming: Incoming) {
         let Incoming { method, session, params, responder } = incoming;
         let Err(error) = params else { return };
@@ -126,7 +127,7 @@ impl RequestRouter {
         let Incoming { method, session, params, responder } = incoming;
         let Ok(params) = params else { return };
         if session.as_deref().is_some_and(|session| self.hub.is_over(session)) {
-            // It was sent before the session ended, and nothing waits for a response.
+            // The request was sent before the session ended, and the agent no longer waits for a response.
             let _ = responder.ignore();
             return;
         }
@@ -175,7 +176,7 @@ impl RequestRouter {
                 () = responder.closed() => return,
                 response = response => response,
             };
-            // Whether it arrives is reported by the connection.
+            // The connection reports whether it was delivered.
             match response {
                 Ok(result) => {
                     if !responder.respond(&result) {

@@ -68,7 +68,7 @@ impl SandboxAgentClient {
             hub.request_stop(&id);
             let result = terminate(&connection, &id).await;
             match &result {
-                // The notice may be on its way; if the server sends none, this is the end all the same.
+                // The notification may still arrive; if the server sends none, the session has ended anyway.
                 Ok(result) if result.terminated => {
                     connection.barrier().await;
                     hub.end_session(&id, TerminationReport::requested());
@@ -80,7 +80,7 @@ impl SandboxAgentClient {
     }
 }
 
-/// Has the server end a session, or else the agent close it.
+/// Asks the server to end a session, or otherwise the agent to close it.
 pub(super) async fn terminate(connection: &Connection, id: &str) -> Result<TerminateResult, Error> {
     let params = json!({"sessionId": id});
     let can = connection.capabilities();

@@ -1,6 +1,6 @@
 //! The server's event stream with positions: for layers that store, forward or audit what happens.
 //!
-//! [`SandboxAgentClient::events_from`](crate::SandboxAgentClient::events_from) returns all events from a position on,
+//! [`SandboxAgentClient::events_from`](crate::SandboxAgentClient::events_from) returns all events after a position,
 //! without loss. [`SandboxAgentClient::read`](crate::SandboxAgentClient::read) returns a part of the stream that the
 //! server still has.
 

@@ -26,7 +26,7 @@ impl Learned {
         self.lock().insert((agent.to_owned(), method.to_owned()), there);
     }
 
-    /// The agent, or the server, restarted and may be another one.
+    /// The agent or the server restarted and may have other capabilities.
     pub(super) fn clear(&self) {
         self.lock().clear();
     }
@@ -37,7 +37,7 @@ impl Learned {
 }
 
 impl Connection {
-    /// Whether the agent of this connection, or its server, can do this.
+    /// Returns whether the agent of this connection, or its server, supports a feature.
     pub(super) fn supports(&self, feature: Feature) -> Support {
         let Some(can) = self.capabilities() else { return Support::Unknown };
         let tried = |method: &str, said: Support| {
@@ -47,8 +47,8 @@ impl Connection {
             let said = advertised(&can, extension);
             extension.method().map_or(said, |method| tried(method, said))
         };
-        // The protocol has every agent say whether it can load sessions; other abilities came later, and there are
-        // agents that have them and do not say so.
+        // The protocol requires every agent to declare whether it can load sessions. Some agents have other abilities
+        // without declaring them.
         let load = tried(names::LOAD, Support::said(can.load_session));
         let set_option = tried(names::SET_OPTION, Support::Unknown);
         match feature {

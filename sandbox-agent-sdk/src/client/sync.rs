@@ -20,14 +20,14 @@ mod scheduled {
         static EXPLORES: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Runs a test under so many random schedules, which may switch tasks at every lock.
+    /// Runs a test under this many random schedules, which may switch tasks at every lock.
     pub(crate) fn explore(schedules: usize, test: impl Fn() + Send + Sync + 'static) {
         EXPLORES.set(true);
         shuttle::check_random(test, schedules);
         EXPLORES.set(false);
     }
 
-    /// The lock of the standard library, or that of `shuttle` if it is made in an exploration.
+    /// The lock of the standard library, or that of `shuttle` if it is created in an exploration.
     #[derive(Debug)]
     pub(crate) enum Mutex<T> {
         Plain(std::sync::Mutex<T>),

@@ -31,7 +31,7 @@ use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
 
-/// The session that a turn runs in: another one once its prompt was sent again. It is held to read or replace the id.
+/// The session of a turn, which changes if its prompt is sent again. The lock is held to read or replace the id.
 #[derive(Debug, Clone)]
 struct Current(Arc<Mutex<Arc<str>>>);
 
@@ -113,7 +113,7 @@ impl Turn {
             Some(TurnState::Running) => driver.refuse(),
             Some(state) => {
                 if !inner.spawn(driver.run(dropped, state)) {
-                    // Nothing runs outside a runtime; the sender is gone with the driver, and the outcome says so.
+                    // Without a runtime nothing runs: the driver drops the sender, and the outcome reports it.
                     if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }

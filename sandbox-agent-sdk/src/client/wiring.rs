@@ -11,17 +11,17 @@ use super::ENDPOINTS;
 use super::probe::Endpoint;
 use crate::{ClientOptions, ServerKind};
 
-/// How long the request that closes a connection to a released server is given to be sent.
+/// The time limit for sending the request that closes a connection to a released server.
 pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
-/// An endpoint and how it is talked to.
+/// An endpoint, and how to connect to it.
 #[derive(Clone)]
 pub(super) struct Wiring {
     options: Arc<ClientOptions>,
     http: reqwest::Client,
     kind: ServerKind,
     path: String,
-    /// The header under which a connection id travels, where there is one.
+    /// The header of the connection id, if the server assigns one.
     header: HeaderName,
 }
 
@@ -44,15 +44,15 @@ impl Wiring {
     pub(super) fn connection(&self, agent: &str) -> wire::AcpHttpClientBuilder {
         let builder = self.builder();
         match self.kind {
-            // Nobody else can know the id, so that nothing behind it is older than this connection.
+            // No other client knows the random id, so no event of the endpoint is older than this connection.
             ServerKind::PerAgent => builder.bootstrap_query("agent", agent).resume_from("0"),
-            // Every server of this kind answers it, also right after a restart, if only with an error.
+            // Every server of this kind responds to it, even right after a restart, at least with an error.
             ServerKind::Shared => builder.probe("session/list", json!({})),
             ServerKind::ConnectionId => builder,
         }
     }
 
-    /// Another client of the endpoint, which reads what follows the event of this number. It starts no agent, and it
+    /// Builds another client of the endpoint, which reads the events after this number. It starts no agent, and it
     /// leaves agent requests beyond its limit to the connection instead of refusing them.
     pub(super) fn reader(&self, after: u64) -> wire::AcpHttpClientBuilder {
         let builder = self.builder().limits(self.limits().refusals(0)).resume_from(after.to_string());
@@ -92,7 +92,8 @@ impl Wiring {
             .method("session/resume", times.session)
             .method("session/fork", times.session);
         timeouts.close = match self.kind {
-            // While their agent runs, they respond only when the request is cancelled. It only has to be sent.
+            // While their agent runs, released servers respond only when the request is aborted. The request only has
+            // to be sent.
             ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
             _ => times.disconnect,
         };
@@ -123,7 +124,7 @@ impl Wiring {
     }
 }
 
-/// A name that cannot be guessed: it is a credential, as the server lets everyone who knows it talk to the agent.
+/// A name that cannot be guessed. It is a credential: any client that knows it can use the agent.
 fn server_id(agent: &str) -> String {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     format!("sdk-{readable}-{}", crate::client::random::random_id())

@@ -80,7 +80,7 @@ impl HealthCheck {
                 let left = wait.within.saturating_sub(start.elapsed());
                 let error = match (health.probe(left.min(PROBE)).await, last) {
                     (Ok(health), _) => return Ok(health),
-                    // A probe that was cut short says less than the previous failure.
+                    // The previous failure has more information than a probe that was cut short.
                     (Err(error), Some(last)) if left < PROBE && error.is_timeout() => last,
                     (Err(error), last) => wait.judge(error, last.as_ref())?,
                 };

@@ -17,7 +17,7 @@ use crate::error::{HttpError, Problem};
 /// archives for many small files.
 pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 
-/// How much of an error response is kept.
+/// How much of an error response is stored.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 
 /// The longest wait that a server can ask for.

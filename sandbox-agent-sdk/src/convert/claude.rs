@@ -1,10 +1,10 @@
 //! What claude-agent-acp reports beyond the protocol, if a client requests it when it opens a session.
 //!
-//! - Retries of a failing model. Measured with a model that answers 500, version 0.49.0 reports each of them.
-//!   opencode 1.18.33, gemini-cli 0.61.0 and qwen-code 0.15.10 report nothing; codex-acp 0.16.0 writes to standard error.
+//! - Retries of a failing model. With a model that returns HTTP 500, version 0.49.0 reports each of them. opencode
+//!   1.18.33, gemini-cli 0.61.0 and qwen-code 0.15.10 report nothing; codex-acp 0.16.0 writes to standard error.
 //! - The end of an interrupted run. Version 0.49.0 may respond to a cancelled prompt before its run has ended, and sends
 //!   text of the run until then, with message ids that did not occur before. The result of the run is its last message:
-//!   it came exactly once for each of 126 cancelled prompts.
+//!   it arrived exactly once for each of 126 cancelled prompts.
 
 use serde_json::{Map, Value, json};
 
@@ -17,8 +17,8 @@ const CLAUDE: &str = "claudeCode";
 /// The kind of message that ends an interrupted run.
 const INTERRUPTED: &str = "error_during_execution";
 
-/// Requests the ends of interrupted runs, and retries, in the parameters that open a session. `names` are those of the
-/// agent. Returns whether they are requested: what the application requests of the agent is left as it is.
+/// Adds the request for these reports to the parameters that open a session. `names` are the names of the agent.
+/// Returns whether it was added: a request of the application is left unchanged.
 pub(crate) fn request_reports<'a>(
     params: &mut Map<String, Value>,
     names: impl IntoIterator<Item = &'a str>,
@@ -35,14 +35,14 @@ pub(crate) fn request_reports<'a>(
     true
 }
 
-/// The session whose interrupted run has ended by a notification of claude-agent-acp.
+/// The session whose interrupted run has ended, according to a notification of claude-agent-acp.
 pub(crate) fn interrupted_session(params: &Value) -> Option<&str> {
     let is_end =
         params.pointer("/message/type")? == "result" && params.pointer("/message/subtype")? == INTERRUPTED;
     params.get("sessionId")?.as_str().filter(|_| is_end)
 }
 
-/// The notice, as parameters of a `session/update`, that a notification of claude-agent-acp amounts to.
+/// Converts a notification of claude-agent-acp about a retry to a notice, as parameters of a `session/update`.
 pub(crate) fn retry_notice(params: &Value) -> Option<Value> {
     let session = params.get("sessionId")?.as_str()?;
     let message = params.get("message")?;

@@ -41,7 +41,7 @@ open_enum! {
         Agent = "agent",
         /// The server, on its own or at a client's request.
         Daemon = "daemon",
-        /// The author of the end was not reported.
+        /// Who ended the session was not reported.
         Unknown = "unknown",
     }
 }
@@ -89,7 +89,7 @@ pub struct TerminationInfo {
 }
 
 impl TerminationInfo {
-    /// Creates a termination with only a reason and an author.
+    /// Creates a termination with only a reason and who caused it.
     #[must_use]
     pub fn new(reason: EndReason, terminated_by: TerminatedBy) -> Self {
         Self {

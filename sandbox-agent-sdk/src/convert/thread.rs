@@ -63,7 +63,7 @@ impl ThreadEntry {
 pub struct AgentResult {
     /// The kind of result: `success`, or the name of a failure.
     pub subtype: Option<String>,
-    /// Whether the agent reports an error; `None` if it does not say.
+    /// Whether the agent reports an error; `None` if the result has no such flag.
     pub is_error: Option<bool>,
     /// The response text, or the agent's message about the failure.
     pub body: Option<String>,

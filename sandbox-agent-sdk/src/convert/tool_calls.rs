@@ -12,7 +12,7 @@ const BYTES: usize = 1 << 20;
 /// How many updates of a call are remembered before they are merged.
 const UPDATES: usize = 64;
 
-/// The latest tool calls of a session. A permission request is shown with what was reported before.
+/// The latest tool calls of a session. A permission request includes what was reported about its call before.
 #[derive(Debug, Default)]
 pub(crate) struct ToolCalls {
     /// The calls; the one with the latest update is the last.

@@ -118,7 +118,7 @@ impl Update {
 
     /// Reads the JSON text of the parameters.
     ///
-    /// What the parser refuses, such as JSON that is nested too deep, is [`UpdateKind::Unreadable`].
+    /// JSON that the parser rejects, for example because it is nested too deep, becomes [`UpdateKind::Unreadable`].
     pub(crate) fn from_text(text: &str, origin: Origin, size: usize) -> Self {
         match serde_json::from_str(text) {
             Ok(params) => Self::read(params, origin, size),

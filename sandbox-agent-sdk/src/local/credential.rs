@@ -7,7 +7,7 @@ use acp_http_client::{Token, TokenError};
 use crate::client::secret::Secret;
 use crate::process_tree::{Holders, Listener, ProcessTree, run_blocking};
 
-/// Gives the token of a server while the server holds its port. Afterwards another process may listen there.
+/// Provides the token of a server while the server holds its port. Afterwards another process may listen there.
 #[derive(Debug)]
 pub(super) struct Credential {
     tree: Arc<ProcessTree>,

@@ -132,8 +132,8 @@ impl LocalOptions {
 
     /// Passes on these variables of this program's environment, such as `ANTHROPIC_API_KEY` or `HTTPS_PROXY`.
     ///
-    /// By default the server and its agents get `PATH`, `HOME`, the user, the language, the terminal, the
-    /// time zone and the `XDG_…_HOME` directories, and nothing that may be a secret.
+    /// By default the server and its agents get `PATH`, `HOME`, the user, the shell, the language, the terminal, the
+    /// time zone, `TMPDIR` and the `XDG_…_HOME` directories, and nothing that may be a secret.
     pub fn inherit(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.inherited.add(names);
         self

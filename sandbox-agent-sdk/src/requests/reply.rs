@@ -66,7 +66,7 @@ pub(crate) type Held = Box<dyn Any + Send>;
 pub(super) struct Reply {
     /// Guards the right to respond; held while it is taken.
     open: Mutex<Option<(Responder, Held)>>,
-    /// The result that was given.
+    /// The result that was sent.
     result: OnceLock<Value>,
     waiters: Arc<Waiters>,
 }

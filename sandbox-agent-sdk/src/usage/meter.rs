@@ -16,14 +16,14 @@ const CURRENCIES: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     tokens: Tokens,
-    /// Whether a turn ended without its tokens, or with those of its last call only.
+    /// Whether a turn ended without reporting its tokens, or with those of its last call only.
     incomplete: bool,
     costs: Vec<RunningCost>,
     turns: u64,
     time: Duration,
     context: ContextUsage,
     turn: Option<OpenTurn>,
-    /// Whether the first total that is reported includes what was spent before this meter counted.
+    /// Whether the first reported total includes usage from before this meter started.
     joined: bool,
 }
 
@@ -46,7 +46,7 @@ struct RunningCost {
 }
 
 impl Meter {
-    /// The session was used before. Unless a total is known, the first one includes what was spent then.
+    /// The session was used before. Unless a total is known, the first reported total includes that usage.
     pub(crate) fn join(&mut self, rules: Rules, shared: bool) {
         let lasts = rules.cost == Counts::Session || (shared && rules.cost == Counts::Process);
         self.joined = lasts && self.costs.is_empty();
@@ -155,8 +155,7 @@ impl Meter {
         }
         let same = self.costs.iter_mut().find(|running| running.currency == cost.currency);
         let Some(running) = same else { return };
-        // A smaller total means that the count was restarted. An amount that is not a total is a run of its
-        // own.
+        // A smaller total means that the count was restarted. An amount that is not a total counts as a separate run.
         if cost.amount < running.now || matches!(counts, Counts::Call | Counts::Turn) {
             running.begin_again();
         }

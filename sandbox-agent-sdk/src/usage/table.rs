@@ -57,7 +57,7 @@ impl UsageTable {
         self.entry(session).is_own = true;
     }
 
-    /// This client has opened a session that was used before. `shared` says that others may use the agent's process.
+    /// This client has opened a session that was used before. `shared`: other clients may use the agent's process.
     pub(crate) fn joined(&mut self, session: &str, shared: bool) {
         let rules = self.rules_of(session);
         let entry = self.entry(session);

@@ -38,9 +38,9 @@ struct Answered {
 impl AnsweredRequests {
     /// Whether a request was answered before, and is not one of a restarted agent whose ids began again.
     ///
-    /// The same event is the same request. So is another event while the agent and the turn run: a server may send
-    /// again what it considers open. Afterwards another event is another request. Where events have no ids, only a
-    /// stream that was not reopened in between is known to repeat nothing.
+    /// The same event is the same request. So is another event while the agent and the turn run, because a server may
+    /// resend requests that it considers open. After that, another event is another request. If events have no ids,
+    /// only a stream that was not reopened in between is known to repeat nothing.
     pub(super) fn contains(&self, id: &MessageId, again: &Arrival) -> bool {
         let id = self.hasher.hash_one(id);
         let Some(first) = self.recent.iter().find(|first| first.id == id) else { return false };

@@ -150,8 +150,8 @@ async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, posts: &Se
         };
         match sent {
             Ok(()) => return,
-            // The server cannot have run it. An agent that gets an error can ask for less; one that gets nothing
-            // waits forever.
+            // The server cannot have run it. An agent that gets an error can request less; an agent without a
+            // response waits forever.
             Err(PostFailure::NotTaken(error) | PostFailure::Failed(error))
                 if !replaced && is_too_large(&error, &mut uploads) =>
             {

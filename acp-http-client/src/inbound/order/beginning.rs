@@ -43,12 +43,12 @@ impl OrderedCore {
         self.introduced = true;
     }
 
-    /// The server has handed out a connection id: no other client is on this stream, and nothing in it is old.
+    /// The server has assigned a connection id: no other client uses this stream, and it has no backlog.
     pub(crate) fn exclusive(&mut self) {
         self.exclusive = true;
     }
 
-    /// Whether a message that comes now is older than the first response of this client, by what is known.
+    /// Whether a message that arrives now is older than the first response of this client, as far as known.
     fn is_before_first_response(&self) -> bool {
         !self.exclusive && self.introduced && (self.barrier == Barrier::Echo || self.first_body.is_none())
     }
@@ -60,18 +60,18 @@ impl OrderedCore {
             && self.backlog_end.is_some_and(|end| number().is_some_and(|number| number < end))
     }
 
-    /// Whether it is an agent request that an earlier opening brought. If nothing else identifies it, it may be another
-    /// client's from before this one, and it is not dispatched again.
+    /// Whether it is an agent request that an earlier opening had. If nothing else identifies it, it may belong to an
+    /// earlier client, and it is not dispatched again.
     fn is_seen_request(&self, message: &Message) -> bool {
         self.mark == Mark::Alike && matches!(message.body, Body::Request { .. })
     }
 
-    /// Whether the echo of our first response ends the backlog, so that nothing is live before it.
+    /// Whether the echo of the first response ends the backlog, so that nothing is live before it.
     fn echo_ends_backlog(&self) -> bool {
         self.introduced && self.barrier == Barrier::Echo
     }
 
-    /// When the backlog ends without an echo of ours.
+    /// When the backlog ends without an echo of this client's response.
     pub(super) fn backlog_deadline(&self) -> Option<Moment> {
         let Stream::Open { since } = self.stream else { return None };
         if !self.backlog.is_open() {
@@ -85,7 +85,7 @@ impl OrderedCore {
             // A server that breaks the promise of echoes is detected by a long time without events.
             return self.first_body.map(|body| body.max(self.last_event).max(since) + settings.order_limit);
         }
-        // Nothing is live before our first response, if we introduced ourselves.
+        // Nothing is live before the first response, if this client introduced itself.
         let begin = if self.introduced { self.first_body?.max(since) } else { since };
         let quiet = (self.last_bytes.max(begin) + settings.backlog_quiet).min(begin + settings.backlog_limit);
         Some(if self.barrier == Barrier::Learn {
@@ -95,8 +95,8 @@ impl OrderedCore {
         })
     }
 
-    /// The backlog is over without an echo of ours. Where echoes are known to come, what is held is older than our
-    /// first response. Where none come, and something was answered, it is as new as anything.
+    /// Ends the backlog without an echo of this client's response. If the server sends echoes, the held messages are
+    /// older than the first response. If it sends none, and a request has its response, they are live.
     pub(super) fn end_backlog(&mut self, out: &mut Vec<Effect>) {
         let live = self.exclusive || (self.barrier != Barrier::Echo && self.first_body.is_some());
         self.close_backlog(if live { Origin::Live } else { Origin::Replayed }, out);

@@ -13,17 +13,17 @@ pub(super) struct Deferred {
 }
 
 impl OrderedCore {
-    /// Whether a response came in a body.
+    /// Whether a response arrived in a body.
     pub(crate) fn has_seen_body(&self) -> bool {
         self.first_body.is_some()
     }
 
-    /// A response of a call that needs no order came in a body.
+    /// The response of a call that needs no order arrived in a body.
     pub(crate) fn body_seen(&mut self, now: Moment) {
         self.first_body.get_or_insert(now);
     }
 
-    /// A response came in a body, or on another stream: it is deferred until everything before it was delivered.
+    /// A response arrived in a body, or on another stream: it is deferred until everything before it was delivered.
     pub(crate) fn response(&mut self, now: Moment, response: Response) {
         if !response.elsewhere {
             self.first_body.get_or_insert(now);
@@ -32,12 +32,12 @@ impl OrderedCore {
         self.deferred.push(Deferred { response, arrived: now, last: now });
     }
 
-    /// The response to one of our requests passed on the stream.
+    /// The response to a request of this client arrived on the stream.
     pub(super) fn echo(&mut self, number: u64, ordered: Ordered, out: &mut Vec<Effect>) {
         if matches!(self.barrier, Barrier::Learn | Barrier::None) {
             self.barrier = Barrier::Echo;
         }
-        // Whatever was answered before this request was made has passed too.
+        // Responses that were sent before this request was made have passed too.
         let passed = |deferred: &Deferred| {
             deferred.response.number != number
                 && !deferred.response.elsewhere
@@ -49,7 +49,7 @@ impl OrderedCore {
         }
         let Body::Response { outcome, .. } = ordered.message.body else { return };
         out.push(Effect::Echo { event_id: ordered.event_id, number, raw: ordered.message.raw });
-        // The echo decides when; the body, if there is one, decides what: it may say more.
+        // The echo decides when to return; the body, if there is one, is returned, because it may contain more.
         let deferred = self.deferred.iter().position(|deferred| deferred.response.number == number);
         let outcome = match deferred {
             Some(place) => self.deferred.remove(place).response.outcome,
@@ -69,12 +69,12 @@ impl OrderedCore {
         });
     }
 
-    /// When a deferred response is given even though its echo has not passed.
+    /// When a deferred response is returned even though its echo has not arrived.
     pub(super) fn due(&self, deferred: &Deferred) -> Moment {
         let settings = &self.settings;
         let since = match self.stream {
             Stream::Open { since } => since,
-            // A stream that is down, or not open yet, gets a moment.
+            // A stream that is down, or not open yet, gets a short time.
             Stream::Down | Stream::NotOpened => return deferred.arrived + settings.order,
         };
         let limit = deferred.arrived.max(since) + settings.order_limit;
@@ -87,7 +87,7 @@ impl OrderedCore {
             _ => silent_since + settings.quiet,
         };
         let at = match self.partial {
-            // An event that was on its way may be the one that is waited for. One that began later is not.
+            // An event that was already arriving may be the awaited one. One that began later is not.
             Some((began, last)) if began <= at => at.max(last + settings.quiet),
             _ => at,
         };

@@ -1,4 +1,4 @@
-//! What goes into an ordered core and what comes out of it.
+//! The inputs and outputs of an ordered core.
 
 use std::sync::Arc;
 
@@ -18,25 +18,25 @@ pub(crate) struct Ordered {
     pub(crate) message: Message,
 }
 
-/// What the core decides, in the one order in which it happens.
+/// The decisions of the core, in order.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A message for subscribers, handlers or another client.
     Message(Ordered),
-    /// A response to a request of ours on the stream, also if its caller is gone.
+    /// A response on the stream to a request of this client, even if its caller is gone.
     Echo {
         event_id: Option<EventId>,
         number: u64,
         raw: Bytes,
     },
-    /// A request of ours is answered.
+    /// A request of this client has its response.
     Settle {
         number: u64,
         outcome: RpcOutcome,
         order: Order,
         from_stream: bool,
     },
-    /// A request of ours is not going to be answered.
+    /// A request of this client will get no response.
     Fail {
         number: u64,
         why: Lost,
@@ -51,7 +51,7 @@ pub(crate) enum Effect {
         from: u64,
         to: u64,
     },
-    /// The echo of a deferred response may lie in a gap. The echo of a request that is made now stands behind it.
+    /// The echo of a deferred response may lie in a gap. The echo of a new request follows it.
     Probe,
     /// Another incarnation of the server.
     Restarted {
@@ -59,33 +59,34 @@ pub(crate) enum Effect {
     },
 }
 
-/// Why a request is not going to be answered.
+/// Why a request will get no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// Another incarnation of the server is there.
+    /// Another incarnation of the server is running.
     Restart,
     /// No event of its session arrived since it may have been lost.
     Silence,
-    /// Its POST broke, and this server answers in bodies alone.
+    /// Its POST failed, and this server responds only in bodies.
     Post,
 }
 
-/// What of a session is its history until a call is answered.
+/// Which updates of a session are history until a call has its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replay {
     Everything,
-    /// The messages and tool calls. What the session offers now is live.
+    /// The messages, tool calls and plans. Other updates, such as the session's commands and modes, are live.
     Conversation,
 }
 
-/// A response that came in a body, or on another stream than its updates.
+/// A response that arrived in a body, or on another stream than its updates.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) number: u64,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) outcome: RpcOutcome,
-    /// The number that the next request will have: an echo of that one or a later one proves that ours has passed.
+    /// The number that the next request will have: an echo of that request or a later one proves that this response
+    /// has passed.
     pub(crate) next_number: u64,
-    /// Whether it came on another stream, so that there is no echo on this one.
+    /// Whether it arrived on another stream, so that there is no echo on this one.
     pub(crate) elsewhere: bool,
 }

@@ -1,12 +1,12 @@
-//! What was seen before a request was made.
+//! The events that were seen before a request was made.
 
 use std::collections::VecDeque;
 
 /// How many changes are remembered. A request that is older has no floor.
 const FLOORS: usize = 256;
 
-/// The highest event number that was seen before each request of ours was made. In one incarnation of a server the
-/// response to a request has a higher number.
+/// The highest event number that was seen before each request of this client was made. In one incarnation of a server
+/// the response to a request has a higher number.
 #[derive(Debug, Default)]
 pub(super) struct Floors(VecDeque<Floor>);
 
@@ -18,7 +18,7 @@ struct Floor {
 }
 
 impl Floors {
-    /// Takes note of an event that was seen before the request `next_request` was made.
+    /// Records an event that was seen before the request `next_request` was made.
     pub(super) fn seen(&mut self, next_request: u64, event: u64) {
         match self.0.back_mut() {
             Some(floor) if floor.next_request == next_request => floor.event = floor.event.max(event),

@@ -14,7 +14,7 @@ pub(super) struct Load {
 }
 
 impl OrderedCore {
-    /// A call begins until whose response the updates of its session are history.
+    /// Starts a call: until its response, the updates of its session are history.
     pub(crate) fn loading(&mut self, number: u64, session: Arc<str>, replay: Replay) {
         self.loads.push(Load { number, session, replay });
     }

@@ -15,17 +15,17 @@ pub(crate) struct Settings {
     pub(crate) resume_from: Option<EventId>,
     /// How long a response from a body is deferred for its echo while its session is silent.
     pub(crate) order: Duration,
-    /// How long it is deferred in all.
+    /// How long it is deferred in total.
     pub(crate) order_limit: Duration,
-    /// The silence that stands for a barrier where there is none.
+    /// The silence that replaces a barrier on servers without one.
     pub(crate) quiet: Duration,
-    /// How long the first response may wait for an echo before the server is taken not to send any.
+    /// How long the first response waits for an echo before the client assumes that the server sends none.
     pub(crate) learn: Duration,
     /// How long a request that may be lost waits for an event of its session.
     pub(crate) unconfirmed: Option<Duration>,
-    /// How long it waits in all where events cannot be identified.
+    /// How long it waits in total if events cannot be identified.
     pub(crate) unconfirmed_limit: Option<Duration>,
-    /// The silence, and the time in all, after which the backlog of the first opening is over.
+    /// The silence, and the total time, after which the backlog of the first opening ends.
     pub(crate) backlog_quiet: Duration,
     pub(crate) backlog_limit: Duration,
 }

@@ -1,11 +1,11 @@
-//! Requests that only the stream can answer, and whether it still can.
+//! Requests whose response can only arrive on the stream, and whether it still can.
 
 use std::sync::Arc;
 
 use super::{Effect, Lost, Moment, OrderedCore};
 use crate::Barrier;
 
-/// A request that only the stream can answer.
+/// A request whose response can only arrive on the stream.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) number: u64,
@@ -13,13 +13,13 @@ pub(super) struct Waiting {
     pub(super) since: Moment,
     /// Set while its response may be lost.
     pub(super) unconfirmed: Option<Doubt>,
-    /// Why its response is not going to come, if that is known.
+    /// Why its response will not arrive, if that is known.
     pub(super) hopeless: Option<Lost>,
     /// Whether its future was dropped: only the end of its turn is waited for.
     pub(super) abandoned: bool,
 }
 
-/// A doubt whether a response is still to come.
+/// A doubt whether a response will still arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doubt {
     /// When it arose.
@@ -39,7 +39,7 @@ impl OrderedCore {
     pub(crate) fn accepted(&mut self, now: Moment, since: Moment, number: u64, session: Option<Arc<str>>) {
         let old = self.old_until.is_some_and(|old| since <= old);
         let hopeless = old.then_some(Lost::Restart);
-        // What may have been lost after the POST began may have been its response.
+        // An event lost after the POST began may have been its response.
         let unconfirmed = self.in_doubt_at.filter(|doubt| old || *doubt >= since).map(|_| Doubt::new(now));
         self.waiting.push(Waiting { number, session, since: now, unconfirmed, hopeless, abandoned: false });
     }
@@ -93,7 +93,7 @@ impl OrderedCore {
             return Some(doubt.last);
         }
         let silent = self.settings.unconfirmed.and_then(|silence| doubt.last.checked_add(silence));
-        // Where ids identify nothing, what keeps the doubt alive may be replayed again and again.
+        // If ids do not identify events, the events that extend the wait may be replayed repeatedly.
         let limit = self.settings.unconfirmed_limit.filter(|_| !self.identity.is_resumable());
         let limit = limit.and_then(|limit| doubt.since.checked_add(limit));
         [silent, limit].into_iter().flatten().min()

@@ -1,4 +1,4 @@
-//! Opening a stream, and what it has to show then.
+//! Opening a stream, and verifying the server's incarnation.
 
 use std::sync::atomic::Ordering;
 
@@ -11,18 +11,18 @@ use crate::{
     transport::{EventStream, StreamFailure, Trouble},
 };
 
-/// How long a resumed stream has to bring the event that it is known to have. Silence decides nothing: it triggers a
-/// look at the whole buffer, and then a probe.
+/// How long a resumed stream may take to send an event that it is known to have. Silence proves nothing: it triggers
+/// a read of the whole buffer, and then a probe.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What an open stream has to show.
+/// The proof that an open stream must deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
     None,
     /// It begins with an event that was seen before, or the server is another one.
     Overlap(Instant),
-    /// It may be silent: the event before it is too large to be fetched again, or the whole buffer was asked for. A probe
-    /// shows whether the server is the same one.
+    /// It may be silent: the event before it is too large to be fetched again, or the whole buffer was requested. A
+    /// probe shows whether the server is the same one.
     Probe(Instant),
 }
 

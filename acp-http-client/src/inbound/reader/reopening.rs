@@ -1,4 +1,4 @@
-//! What a stream that is not open means, and when it is tried again.
+//! Why a stream is not open, and when to try again.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::{
     transport::{StreamFailure, Trouble},
 };
 
-/// How soon a stream that does not exist yet is tried again, while the POST that makes it is on its way: at first, and
-/// at most, because installing an agent takes minutes.
+/// The first and the longest pause before a stream that does not exist yet is tried again, while the POST that
+/// creates it is being sent. Installing an agent takes minutes.
 const SOON: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 impl Reader {
@@ -24,7 +24,7 @@ impl Reader {
             Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
             Trouble::NotFound if self.is_connection() => self.not_found(error),
             Trouble::NotFound if self.may_be_missing() => Next::Wait(Some(error)),
-            // Until something was accepted, the refusal belongs to the call that tried.
+            // Until a message was accepted, the refusal belongs to the call that tried.
             Trouble::Unauthorized if !self.opened_once && !self.core.was_answered() => {
                 Next::Wait(Some(error))
             }
@@ -57,7 +57,7 @@ impl Reader {
         delay
     }
 
-    /// The stream is refused for good: the connection ends, or the session's calls do.
+    /// The stream is permanently refused: the connection ends, or the session's calls fail.
     fn end(&mut self, error: Error, reason: impl FnOnce(Arc<Error>) -> EndReason) -> Next {
         if self.is_connection() {
             self.core.terminate(reason(Arc::new(error)));
@@ -87,7 +87,7 @@ impl Reader {
             }
             None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
         }
-        // A server that asks for more time gets it, within the bounds of the policy.
+        // A longer delay that the server requests is used, within the bounds of the policy.
         let asked =
             error.as_ref().and_then(Error::http).and_then(|http| http.retry_after).unwrap_or_default();
         let delay = delay.max(asked.min(self.core.options.reconnect.cap));

@@ -12,11 +12,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::inbound::order::Moment;
 
-/// Wakes a reader after an input that makes something due before the reader would look by itself.
+/// Wakes a reader after an input with a deadline before the reader's own timer.
 #[derive(Debug, Default)]
 pub(in crate::inbound) struct Wake {
-    /// When the timer of the reader fires, in microseconds; 0 if the reader looks at the deadline in any case. Guarded by
-    /// the lock of the ordered core: no input falls between the look at the deadline and this.
+    /// When the timer of the reader fires, in microseconds; 0 if the reader checks the deadline in any case. Guarded
+    /// by the lock of the ordered core, so no input can occur between reading the deadline and setting this.
     timer_at: AtomicU64,
     woken: AtomicBool,
     waker: AtomicWaker,
@@ -46,8 +46,8 @@ fn micros(moment: Moment) -> u64 {
     u64::try_from(moment.as_micros()).unwrap_or(u64::MAX - 1)
 }
 
-/// A timer that is only ever moved to an earlier time. A deadline that moved to a later one costs a look when the timer
-/// fires, and nothing with each event.
+/// A timer that is only moved to an earlier time. A deadline that moves to a later time costs one check when the
+/// timer fires, and nothing per event.
 #[derive(Debug, Default)]
 pub(super) struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -55,7 +55,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Has the timer fire at this time at the latest. Gives the time at which it fires.
+    /// Sets the timer to fire at this time at the latest. Returns the time at which it fires.
     pub(super) fn arm(&mut self, at: Option<Instant>) -> Option<Instant> {
         if let Some(at) = at.filter(|at| self.at.is_none_or(|armed| *at < armed)) {
             match &mut self.sleep {

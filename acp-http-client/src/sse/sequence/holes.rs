@@ -1,23 +1,23 @@
-//! Holes in a numbered stream, and what is held behind them.
+//! Holes in a numbered stream, and the events that are held after them.
 
 use super::{Flow, Sequence, Sequenced, Standing};
 
 /// How many declared gaps are remembered, in case their events arrive late.
 const GAPS: usize = 64;
-/// How many events behind a hole are taken before the hole is reported: some servers number two producers
-/// independently, so that neighbours may swap places.
+/// How many events after a hole are accepted before the hole is reported: some servers number two producers
+/// independently, so that neighbouring events may be swapped.
 const REORDER: usize = 8;
-/// After so many holes in a row that could not be filled, holes are reported without another fetch.
+/// After this many holes in a row that could not be filled, holes are reported without another fetch.
 pub(super) const FUTILE: u32 = 3;
 
-/// An event behind a hole. One that could not be taken holds its position without an item.
+/// An event after a hole. An event that could not be accepted has a position without an item.
 #[derive(Debug)]
 pub(super) struct Held<T> {
     pub(super) item: Option<T>,
     pub(super) opening: u32,
 }
 
-/// Which held events are given.
+/// Which held events are released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     /// Those of the incarnation that the open stream reads.
@@ -30,12 +30,12 @@ pub(super) enum Hole {
     None,
     /// The stream is being opened again to fill it.
     Refetching,
-    /// The reopened stream continued behind it; so many events were taken since.
+    /// The reopened stream continued after it; this many events were accepted since.
     Confirmed(usize),
 }
 
 impl<T> Sequence<T> {
-    /// Reports the holes before this number and gives what is held behind them.
+    /// Reports the holes before this number and releases the events held after them.
     pub(super) fn believe(&mut self, end: u64, out: &mut Vec<Sequenced<T>>) {
         if !self.held.is_empty() {
             self.futile = self.futile.saturating_add(1);
@@ -44,7 +44,7 @@ impl<T> Sequence<T> {
             let from = self.last.unwrap_or(0).saturating_add(1);
             if next > from {
                 if next > end {
-                    // The open stream has yet to come to this one.
+                    // The open stream has not reached this one.
                     self.hole = Hole::Refetching;
                     return;
                 }
@@ -62,11 +62,11 @@ impl<T> Sequence<T> {
             self.gaps.pop_front();
         }
         self.gaps.push_back((from, to));
-        // What was seen of it was not delivered: it may arrive late.
+        // Events of it that were seen were not delivered, and may arrive late.
         self.prints.forget(from, to);
     }
 
-    /// An event of a reported gap is given: it must not arrive late a second time.
+    /// An event of a reported gap is delivered: it must not arrive late a second time.
     pub(super) fn fill_gap(&mut self, n: u64) {
         let Some(place) = self.gaps.iter().position(|(from, to)| (*from..=*to).contains(&n)) else { return };
         let (from, to) = self.gaps[place];
@@ -84,7 +84,7 @@ impl<T> Sequence<T> {
 
     pub(super) fn widen_hole(&mut self, out: &mut Vec<Sequenced<T>>) -> Flow {
         match self.hole {
-            // A server whose numbers are not dense would be asked again for every event.
+            // For a server whose numbers are not dense, the stream would be reopened at every event.
             Hole::None if self.futile >= FUTILE => {
                 self.believe(self.reached, out);
                 Flow::Continue
@@ -108,7 +108,7 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// Gives the held events that follow without a hole.
+    /// Releases the held events that follow without a hole.
     pub(super) fn release(&mut self, trust: Trust, out: &mut Vec<Sequenced<T>>) {
         while let Some(entry) = self.held.first_entry() {
             let n = *entry.key();
@@ -117,7 +117,7 @@ impl<T> Sequence<T> {
             }
             let shown = self.standing == Standing::Same || entry.get().opening >= self.since;
             if trust == Trust::Shown && !shown {
-                // The open stream has yet to come to it, and then shows whether it is of the same incarnation.
+                // The open stream has not reached it. When it does, it shows whether the incarnation is the same.
                 self.hole = Hole::Refetching;
                 return;
             }

@@ -7,34 +7,33 @@ use std::collections::BTreeMap;
 
 use super::{FUTILE, Fingerprint, Flow, Held, Hole, Prints, Sequence, Sequenced};
 
-/// How many events are remembered that came since the server was last shown to be the same one. A reopened stream is
-/// asked for an event that shows it first.
+/// How many events are remembered since the server was last proven to be the same one. A reopened stream starts with
+/// an event that proves it.
 const UNPROVEN: usize = 1024;
 
-/// How many events of reported gaps wait for a proof that the server is the same one. Beyond that they are given
-/// without it, and so are large ones.
+/// How many events of reported gaps wait for a proof that the server is the same one. Further events, and large ones,
+/// are delivered without the proof.
 pub(super) const LATE: usize = 256;
 
-/// What the open stream has shown of the server.
+/// What the open stream has shown about the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Nothing yet.
     Unknown,
-    /// It brought an event that was seen before: the server is the same one.
+    /// It sent an event that was seen before: the server is the same one.
     Same,
-    /// It began behind the event that it was asked for. The server no longer has what was seen before, so that nothing
-    /// can show whether it is the same one.
+    /// It began after the requested event. The server no longer has the events that were seen before, so nothing can
+    /// show whether it is the same one.
     Ahead,
 }
 
 impl<T> Sequence<T> {
-    /// Whether the open stream has shown whether the server is the same one, or cannot show it any more.
+    /// Whether the open stream has shown if the server is the same one, or can no longer show it.
     pub(in crate::sse) fn is_decided(&self) -> bool {
         self.standing != Standing::Unknown
     }
 
-    /// Whether an old number was never seen: it is in a gap that was reported, or a neighbour of the first event that
-    /// swapped places with it.
+    /// Whether an old number was never seen: it is in a reported gap, or was swapped with the first event.
     pub(super) fn is_late(&self, n: u64) -> bool {
         self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&n))
             || (self.openings == self.first_opening && self.first.is_some_and(|first| n < first))
@@ -56,10 +55,10 @@ impl<T> Sequence<T> {
         }
     }
 
-    /// An event that was seen before comes again.
+    /// An event that was seen before arrives again.
     pub(super) fn recognised(&mut self, n: u64, out: &mut Vec<Sequenced<T>>) {
         if n > self.seen_at_opening {
-            // The open stream itself brought it before.
+            // The open stream itself sent it before.
             return;
         }
         self.standing = Standing::Same;
@@ -75,7 +74,7 @@ impl<T> Sequence<T> {
         self.give_late(out);
     }
 
-    /// Gives what arrived late, now that the server is known to be the same one.
+    /// Delivers late events, now that the server is known to be the same one.
     pub(super) fn give_late(&mut self, out: &mut Vec<Sequenced<T>>) {
         for (n, (print, item)) in std::mem::take(&mut self.late) {
             self.note(n, print);
@@ -96,7 +95,7 @@ impl<T> Sequence<T> {
     ) -> Flow {
         let since = self.since;
         let unproven = self.unproven.take().unwrap_or_default();
-        // The opening that brought another event under this number, and those before it, read other incarnations.
+        // The opening with another event under this number, and those before it, read other incarnations.
         let other = unproven.get(&n).map_or(0, |(_, opening)| *opening);
         let is_current = |held: &Held<T>| held.opening >= since;
         let mut early: BTreeMap<u64, Fingerprint> = BTreeMap::new();
@@ -111,11 +110,11 @@ impl<T> Sequence<T> {
                 early.insert(number, print);
             }
         }
-        // What is held of this incarnation comes again.
+        // Held events of this incarnation arrive again.
         self.held.retain(|_, held| !is_current(held));
         let delivered = seen.iter().any(|(number, _)| early.contains_key(number));
         match self.held.last_key_value() {
-            // Something newer was delivered: what is held cannot be given in order any more.
+            // A newer event was delivered, so the held events can no longer be delivered in order.
             Some((&to, _)) if delivered => self.report_gap(self.last.unwrap_or(0) + 1, to, out),
             _ => self.give_up(out),
         }
@@ -148,7 +147,7 @@ impl<T> Sequence<T> {
         out.push(Sequenced::Restarted);
     }
 
-    /// An event is given out. Reports once if nothing shows yet that the server is the same one.
+    /// An event is delivered. Reports once if nothing shows yet that the server is the same one.
     pub(super) fn doubt(&mut self, out: &mut Vec<Sequenced<T>>) {
         if self.standing != Standing::Same && !std::mem::replace(&mut self.doubted, true) {
             out.push(Sequenced::Unproven);

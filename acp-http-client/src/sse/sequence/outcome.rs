@@ -1,11 +1,11 @@
-//! What a numbered stream makes of an event.
+//! The result of passing an event to a numbered stream.
 
-/// What comes out, in order.
+/// The output, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sequenced<T> {
-    /// An event never given before.
+    /// An event that was not delivered before.
     Item(T),
-    /// An event that nothing identifies, with the content of one that an earlier opening brought: it may be new.
+    /// An event without an identifying id, with the content of an event of an earlier opening: it may be new.
     Alike(T),
     /// An event of a gap that was reported before.
     Late(T),
@@ -21,14 +21,14 @@ pub(crate) enum Sequenced<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     Continue,
-    /// Something is missing that another request may bring: open the stream again from `resume_point`.
+    /// Events are missing that another request may fetch: open the stream again from `resume_point`.
     Reopen,
 }
 
-/// What became of an event.
+/// What happened to an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::sse) enum Accepted<T> {
     Taken(Flow),
-    /// The event contradicts the contract of a sequence; it is given back.
+    /// The event contradicts the contract of a sequence; it is returned.
     NotASequence(T),
 }

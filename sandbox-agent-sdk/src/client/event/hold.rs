@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// What becomes of an item.
+/// What happens to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Readers do not get the item yet, nor the items after it.
@@ -33,7 +33,7 @@ impl Holder {
         Hold { state: Arc::clone(&self.0), is_discardable: true }
     }
 
-    /// Gives the item to its readers.
+    /// Delivers the item to its readers.
     pub(crate) fn release(&self) {
         settle(&self.0, Fate::Released);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Queue<T> {
     deciding: AtomicBool,
     /// Whether the reader has read requests.
     committed: AtomicBool,
-    /// Guards what waits; held for a push or a pop.
+    /// Guards the queued items; held for a push or a pop.
     state: Mutex<State<T>>,
     waker: AtomicWaker,
 }
@@ -58,7 +58,7 @@ impl<T: Weight> Queue<T> {
         self.push_held(item, None);
     }
 
-    /// Adds an item that the reader gets when its hold ends. What follows waits behind it.
+    /// Adds an item that the reader gets when its hold ends. Later items wait too.
     pub(crate) fn push_held(&self, item: T, hold: Option<Hold>) {
         let mut state = self.lock();
         if state.ended {
@@ -99,7 +99,7 @@ impl<T: Weight> Queue<T> {
         self.deciding.store(deciding, Ordering::Release);
     }
 
-    /// Whether the reader reads requests, rather than may.
+    /// Whether the reader has shown that it reads requests.
     pub(crate) fn is_committed(&self) -> bool {
         self.committed.load(Ordering::Acquire)
     }
@@ -125,13 +125,13 @@ impl<T: Weight> Queue<T> {
         taken
     }
 
-    /// Ends the queue: the reader sees the end behind the queued items.
+    /// Ends the queue: the reader sees the end after the queued items.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.waker.wake();
     }
 
-    /// The reader is gone: drops all items, also later ones.
+    /// The reader is gone: drops all items, including later ones.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -155,7 +155,7 @@ impl<T: Weight> Queue<T> {
                 return Poll::Ready(Some(item));
             }
             self.waker.register(context.waker());
-            // An item may have come between the look and the registration, and the end after it.
+            // An item, and the end after it, may have arrived between the check and the registration.
             let (hold, is_over) = {
                 let state = self.lock();
                 (state.hold().cloned(), state.ended && state.items.is_empty())

@@ -1,4 +1,4 @@
-//! Events as JSON, for those who pass them on.
+//! Serializes events to JSON, for example to send them to a browser.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -93,7 +93,7 @@ impl Serialize for TurnEvent {
     }
 }
 
-/// The fields of an event behind its type.
+/// The fields of an event after its type.
 fn tagged(kind: &str, content: Value) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("type".to_owned(), kind.into());

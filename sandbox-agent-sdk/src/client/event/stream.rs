@@ -46,7 +46,7 @@ impl Events {
     }
 }
 
-/// Queued events are dropped at once, which answers the requests among them as cancelled.
+/// Queued events are dropped at once, which cancels the requests among them.
 impl Drop for Events {
     fn drop(&mut self) {
         self.queue.abandon();

@@ -12,7 +12,7 @@ pub(crate) trait Weight {
     fn weight(&self) -> usize;
     /// Returns the class whose budget it uses.
     fn class(&self) -> Class;
-    /// Creates the item that stands for so many dropped ones.
+    /// Creates the item that replaces this many dropped ones.
     fn lagged(count: u64) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! The end of an agent, joined from every report of it.
+//! The end of an agent, merged from all reports of it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use super::EventLoop;
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
-/// The end of the agent, while its reports are joined.
+/// The end of the agent, while its reports are merged.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Exit {
     report: Option<TerminationReport>,
-    /// Whether the notification has arrived on the stream, behind the updates before the end.
+    /// Whether the notification has arrived on the stream, after the updates before the end.
     noticed: bool,
     /// Whether a pending call has failed with it.
     answered: bool,
@@ -40,7 +40,7 @@ impl EventLoop {
             }
             return;
         }
-        // The notice with the exit code follows a failed write.
+        // After a failed write, the notification with the exit code follows.
         let is_certain = !report.is_failed_write();
         match reply {
             Some(reply) => {
@@ -55,7 +55,7 @@ impl EventLoop {
             Some(before) => before.merge(report),
             None => report,
         };
-        // The code comes with the notice, what the agent wrote to stderr with the failure of a call that waits.
+        // The notification contains the exit code; the failure of a pending call contains the agent's stderr output.
         let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
         let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
         self.exit.report = Some(report);

@@ -19,7 +19,7 @@ pub(super) const OUTPUT_CHARS: usize = 1024;
 pub(in crate::client) struct Shared {
     /// Whether other clients use the same endpoint and see the same stream.
     pub(in crate::client) is_shared: bool,
-    /// Whether `_adapter/agent_exited` is about the one agent behind the endpoint.
+    /// Whether `_adapter/agent_exited` refers to the only agent of the endpoint.
     pub(super) exit_notices_trusted: AtomicBool,
     /// How many calls are pending.
     pub(in crate::client) in_flight: AtomicUsize,
@@ -29,14 +29,14 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) stop_requested: AtomicBool,
     /// Whether the endpoint of the connection is left to another process.
     pub(in crate::client) left: AtomicBool,
-    /// Agent requests that belong to other clients, as far as is known.
+    /// Agent requests that probably belong to other clients.
     pub(in crate::client) unclaimed: UnclaimedTable,
-    /// The sessions with agent requests that this client answers.
+    /// The sessions with agent requests that this client serves.
     pub(in crate::client) owned: Arc<OwnedSessions>,
-    /// What the open agent requests take.
+    /// The memory of the open agent requests.
     pub(in crate::client) admission: Arc<Admission>,
     pub(in crate::client) limits: Limits,
-    /// Which optional methods exist, as found out by calls.
+    /// Which optional methods exist, as calls have shown.
     pub(in crate::client) learned: Learned,
     /// Guards the last unparsed lines of the agent; held for a push or a copy.
     output: Mutex<VecDeque<String>>,
@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// Several agents may be behind a shared endpoint, and any of them can print such a notice. Servers with several
+    /// A shared endpoint may have several agents, and any of them can print such a notification. Servers with several
     /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
     pub(in crate::client) fn trust_exit_notices(&self, trusted: bool) {
         self.exit_notices_trusted.store(trusted, Ordering::Release);

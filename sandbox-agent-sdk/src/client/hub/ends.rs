@@ -37,8 +37,8 @@ impl Hub {
         }
     }
 
-    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` says that the agent replays the
-    /// conversation.
+    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` tells whether the agent
+    /// replays the conversation.
     pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Resuming {
         self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
         let now = self.now();
@@ -52,12 +52,12 @@ impl Hub {
         Resuming { hub: Arc::clone(self), id: id.into(), loads }
     }
 
-    /// Whether the agent replayed a part of the conversation behind its response to a load.
+    /// Whether the agent replayed a part of the conversation after its response to a load.
     pub(in crate::client) fn replays_late(&self, id: &str) -> bool {
         self.lock().session(id).replays_late
     }
 
-    /// Whether a live update is what an agent replays behind its response to a load.
+    /// Whether a live update is replayed by the agent after its response to a load.
     pub(in crate::client) fn is_replay(&self, update: &Update) -> bool {
         // Most updates come while nothing is loaded.
         if self.loads.load(Ordering::Acquire) == 0 || !update.is_conversation() {

@@ -9,7 +9,7 @@ use crate::update::ToolCall;
 use crate::usage::UsageTable;
 
 impl Hub {
-    /// This client creates or names the session. That does not make its requests ours.
+    /// This client creates or names the session. Its agent requests are not thereby addressed to this client.
     pub(in crate::client) fn name(&self, id: &str) -> SessionHandle {
         self.lock().session(id).handle.clone()
     }
@@ -65,7 +65,7 @@ impl Hub {
         session.open = session.ended.borrow().is_none();
     }
 
-    /// The session has no handle, so its end is not reported with the agent's.
+    /// The session has no handle, so its end is not reported when the agent ends.
     pub(crate) fn disown(&self, id: &str) {
         self.lock().session(id).open = false;
     }
@@ -81,7 +81,7 @@ impl Hub {
         PendingCall { hub: Arc::clone(self), id: id.into() }
     }
 
-    /// Counts a call of this client that makes a session as pending, until the guard is dropped.
+    /// Counts a call of this client that creates a session as pending, until the guard is dropped.
     pub(in crate::client) fn open(self: &Arc<Self>) -> Opening {
         self.lock().openings += 1;
         Opening(Arc::clone(self))
@@ -92,7 +92,7 @@ impl Hub {
         self.lock().shared = shared;
     }
 
-    /// Whether other processes can read the stream of the connection by the numbers of its events.
+    /// Whether other processes can read the stream of the connection by its event numbers.
     pub(crate) fn set_numbered(&self, numbered: bool) {
         self.is_numbered.store(numbered, std::sync::atomic::Ordering::Release);
     }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::progress::Progress;
 
-/// An agent request of a session waits for its response for as long as this lives.
+/// A guard: an agent request of a session waits for its response while it exists.
 ///
 /// It may be dropped while the hub is locked.
 #[derive(Debug)]

@@ -1,17 +1,17 @@
-//! Calls that are pending: about a session, or to make one.
+//! Pending calls about a session, or to create one.
 
 use std::sync::Arc;
 
 use super::Hub;
 
-/// A call of this client about a session is pending for as long as this lives.
+/// A guard: a call of this client about a session is pending while it exists.
 #[derive(Debug)]
 pub(in crate::client) struct PendingCall {
     pub(super) hub: Arc<Hub>,
     pub(super) id: Arc<str>,
 }
 
-/// A call of this client that makes a session is pending for as long as this lives. Updates that arrive before its
+/// A guard: a call of this client that creates a session is pending while it exists. Updates that arrive before the
 /// response are stored.
 #[derive(Debug)]
 pub(in crate::client) struct Opening(pub(super) Arc<Hub>);

@@ -17,7 +17,7 @@ pub(in crate::client) struct Progress {
     pub(in crate::client) timed: bool,
     /// How many agent requests wait for a response of this client.
     pub(in crate::client) open_requests: usize,
-    /// Whether the agent reported that it works, and did not report the end of it.
+    /// Whether the agent reported that it is working, and has not reported the end.
     working: bool,
     /// The report that ended the work, since the turn began.
     pub(in crate::client) ended_by: Option<Arc<Value>>,
@@ -32,7 +32,7 @@ pub(in crate::client) struct Progress {
 }
 
 impl Progress {
-    /// A turn begins. Work that the agent reported before may be work that the prompt joins.
+    /// A turn begins. The prompt may join work that the agent reported before.
     pub(super) fn begin(&mut self) {
         self.ended_by = None;
         (self.run_ended, self.uncertain, self.restarted) = (false, false, false);
@@ -43,7 +43,7 @@ impl Progress {
         self.reports_ends && !self.run_ended && !self.uncertain && !self.restarted
     }
 
-    /// Something happens in the session, or on the connection; `true` if watchers need to know.
+    /// Applies an event of the session or the connection. Returns whether watchers must be notified.
     pub(super) fn observe(&mut self, event: &Event) -> bool {
         match event {
             Event::Update(update) => self.read_state(update) || self.timed || self.uncertain,
@@ -64,13 +64,13 @@ impl Progress {
         self.open_requests += 1;
     }
 
-    /// An agent request has its response, or needs none any more.
+    /// An agent request has its response, or no longer needs one.
     pub(in crate::client) fn responded(&mut self) {
         self.open_requests = self.open_requests.saturating_sub(1);
     }
 
-    /// Reads a report of the state; `false` if it is none. Repeated reports end nothing: only work that was reported can
-    /// end.
+    /// Parses a report of the state; `false` if the update is not one. A repeated report ends nothing: only reported
+    /// work can end.
     fn read_state(&mut self, update: &Update) -> bool {
         let is_state = matches!(update.kind(), UpdateKind::Other { kind } if kind == STATE_UPDATE);
         if !is_state || update.origin() != Origin::Live {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::Hub;
 
-/// A call loads or resumes a session for as long as this lives.
+/// A guard: a call loads or resumes a session while it exists.
 #[derive(Debug)]
 pub(in crate::client) struct Resuming {
     pub(super) hub: Arc<Hub>,

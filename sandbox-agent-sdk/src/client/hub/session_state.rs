@@ -37,7 +37,7 @@ pub(super) struct SessionState {
     /// The events without a reader: before the response that created the session, or between turns.
     pub(super) unread: VecDeque<(Event, Option<Hold>)>,
     pub(super) unread_bytes: usize,
-    /// How many bytes the events took from which its snapshot was learnt, while this client has not named it.
+    /// The size of the events that changed its snapshot before this client named it.
     learned_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
@@ -45,7 +45,7 @@ pub(super) struct SessionState {
     pub(super) is_prompted: bool,
     /// The messages of the turn, and those that began before it.
     messages: Messages,
-    /// What is missing of the turn.
+    /// The missing parts of the turn.
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls.
     pub(super) tool_calls: ToolCalls,
@@ -59,11 +59,11 @@ pub(super) struct SessionState {
     pub(super) resuming: usize,
     /// How many of these calls load it.
     pub(super) loads: usize,
-    /// Whether the agent replayed a part of the conversation behind its response to such a call.
+    /// Whether the agent replayed a part of the conversation after its response to such a call.
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
-    /// Whether a warning was logged that nothing answers the session's requests.
+    /// Whether a warning was logged that nothing decides the session's requests.
     pub(super) warned: bool,
     /// Whether this client requested the end of the session.
     pub(super) stop_requested: bool,
@@ -77,7 +77,7 @@ pub(super) struct SessionState {
     pub(super) agent: Option<Arc<str>>,
     /// How this client has opened it, if it has.
     pub(super) opened_with: Option<Arc<OpenSession>>,
-    /// What the session offers, and what is chosen.
+    /// The available settings of the session and their current values.
     pub(super) snapshot: TrackedSnapshot,
     /// Each handle of the session has a clone.
     pub(super) handle: SessionHandle,
@@ -126,7 +126,7 @@ impl SessionState {
             || Arc::strong_count(&self.handle.0) > 1
     }
 
-    /// Returns an upper bound of what is stored of a session that this client has not named.
+    /// Returns an upper bound of the memory of a session that this client has not named.
     pub(super) fn stored_bytes(&self) -> usize {
         self.unread_bytes + self.learned_bytes
     }
@@ -167,7 +167,8 @@ impl SessionState {
         }
     }
 
-    /// Gives an event to the readers of the session. Returns how many readers decide requests, including earlier ones.
+    /// Delivers an event to the readers of the session. Returns how many readers decide requests, including earlier
+    /// ones.
     pub(super) fn push(&mut self, event: &Event, mut deciders: usize, hold: Option<&Hold>) -> usize {
         self.progress.send_if_modified(|progress| progress.observe(event));
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
@@ -217,7 +218,7 @@ impl SessionState {
         self.is_prompted = false;
     }
 
-    /// Something is missing in this place, as far as is known.
+    /// Records that updates are, or may be, missing at this point.
     pub(super) fn miss(&mut self, id: &str, missed: Missed) {
         let update = Update::missed(id, missed);
         if let Some(turn) = &self.turn {
@@ -229,7 +230,7 @@ impl SessionState {
         self.histories.iter().for_each(|reader| reader.push(update.clone()));
     }
 
-    /// Gives history to the calls that load the session; `false` if there are none, or it is not history.
+    /// Passes history to the calls that load the session; `false` if there are none, or the update is not history.
     fn collect(&mut self, update: &Update) -> bool {
         self.histories.retain(|queue| Arc::strong_count(queue) > 1);
         let collected = update.origin() == Origin::History && !self.histories.is_empty();

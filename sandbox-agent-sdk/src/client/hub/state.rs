@@ -29,22 +29,22 @@ pub(super) struct State {
     pub(super) connection: Option<ConnectionState>,
     /// The sessions that this client has not named, the oldest first.
     unnamed: VecDeque<Arc<str>>,
-    /// How many bytes of events came for them since they were measured.
+    /// How many bytes of events arrived for them since they were measured.
     unnamed_growth: usize,
     /// Whether a warning was logged that sessions are forgotten.
     crowded: bool,
     /// Whether other clients have sessions on the same stream.
     pub(super) shared: bool,
-    /// How many calls of this client that make sessions are pending.
+    /// How many calls of this client that create sessions are pending.
     pub(super) openings: usize,
     /// The number of sessions at which unused ones are searched for again.
     room: usize,
-    /// What the sessions used. It is not part of their state, because it counts when that is forgotten.
+    /// The usage of the sessions. It is not part of their state, because it must outlive it.
     pub(super) usage: UsageTable,
 }
 
 impl State {
-    /// Adds an entry to the logs that are read. Returns a hold if readers are not to see it yet.
+    /// Adds an entry to the logs that are read. Returns a hold if readers must not see it yet.
     pub(super) fn log(&mut self, entry: &LogEntry) -> Option<Hold> {
         self.logs.retain(|log| log.is_read());
         self.logs.iter().fold(None, |hold, log| log.push(entry).or(hold))
@@ -56,8 +56,8 @@ impl State {
         Some(latest.until_settled())
     }
 
-    /// Gives an event to the readers of a session and applies it to its state. Returns how many readers decide requests;
-    /// `None` if the session is not known.
+    /// Delivers an event to the readers of a session and applies it to its state. Returns how many readers decide
+    /// requests; `None` if the session is not known.
     pub(super) fn deliver(
         &mut self,
         id: &str,
@@ -88,13 +88,13 @@ impl State {
         session
     }
 
-    /// Whether a session that this client does not know is remembered: it may be the one that a pending call makes. On a
-    /// shared endpoint all others belong to other clients.
+    /// Whether a session that this client does not know is remembered: a pending call may be creating it. On a shared
+    /// endpoint all others belong to other clients.
     pub(super) fn remembers_unknown(&self) -> bool {
         !self.shared || self.openings > 0
     }
 
-    /// A call that makes sessions has ended. After the last one, the sessions of other clients are forgotten.
+    /// A call that creates sessions has ended. After the last one, the sessions of other clients are forgotten.
     pub(super) fn end_opening(&mut self) {
         self.openings = self.openings.saturating_sub(1);
         if !self.remembers_unknown() {
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Returns the state of a session that the server names. The response that creates it may still be on its way.
+    /// Returns the state of a session that the server names. The response that creates it may not have arrived yet.
     pub(super) fn known_or_unnamed(&mut self, id: &str) -> &mut SessionState {
         if !self.sessions.contains_key(id) {
             self.make_room();
@@ -115,8 +115,8 @@ impl State {
         self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(false))
     }
 
-    /// An event of so many bytes came for a session that this client has not named. If too much is stored of such
-    /// sessions, the oldest are forgotten.
+    /// Counts the bytes of an event for a session that this client has not named. If such sessions take too much
+    /// memory, the oldest are forgotten.
     pub(super) fn grow_unnamed(&mut self, bytes: usize) {
         self.unnamed_growth = self.unnamed_growth.saturating_add(bytes);
         if self.unnamed_growth < UNNAMED_BYTES / 4 {

@@ -64,7 +64,7 @@ impl Hub {
 
     /// The reader of a turn does not decide requests. Returns those that waited for it.
     pub(in crate::client) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
-        // Requests are published under the same lock, so that none comes between.
+        // Requests are published under the same lock, so none can arrive in between.
         let _state = self.lock();
         queue.set_deciding(false);
         queue.take_class(Class::Request)
@@ -121,7 +121,7 @@ impl Hub {
         true
     }
 
-    /// Ends the turn and publishes its outcome, behind all its updates. The next turn may begin.
+    /// Ends the turn and publishes its outcome, after all its updates. The next turn may begin.
     pub(in crate::client) fn finish_turn(&self, ended: TurnEnded) {
         // Under one lock, so that a reader of the event finds the session free, and no event of the next turn is
         // published before it.

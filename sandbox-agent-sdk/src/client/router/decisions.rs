@@ -19,7 +19,7 @@ use crate::requests::{
 };
 use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 
-/// For how many sessions that this client has never named a warning is logged that nothing answers them.
+/// For how many unnamed sessions a warning is logged that nothing decides their requests.
 const WARNED: usize = 64;
 
 /// Decides permission requests and questions: by the policy, by the handler, or by deciding readers.
@@ -37,7 +37,7 @@ impl Decisions {
         Self { hub, policy, handler, warned: Mutex::default() }
     }
 
-    /// Whether a method is one that is decided here.
+    /// Whether requests with this method are decided here.
     pub(super) fn decides(method: &str) -> bool {
         matches!(method, REQUEST_PERMISSION | ELICITATION | REQUEST_QUESTION)
     }
@@ -51,7 +51,7 @@ impl Decisions {
         let Undecided { method, session, params, held } = request;
         if method != REQUEST_PERMISSION {
             let request = QuestionRequest::new(method, params, responder, held);
-            // One that has no subscriber is dropped here, which cancels it.
+            // Without a deciding subscriber the question is dropped here, which cancels it.
             if self.hub.publish(&Event::Question(request)) == 0 {
                 self.warn(session.cloned());
             }
@@ -86,7 +86,7 @@ impl Decisions {
         None
     }
 
-    /// Logs that nothing answers a session's requests, once for each session.
+    /// Logs that nothing decides a session's requests, once for each session.
     fn warn(&self, session: Option<Arc<str>>) {
         let known = session.as_deref().and_then(|session| self.hub.warn_of(session));
         let first = known.unwrap_or_else(|| {
@@ -108,7 +108,7 @@ pub(super) struct Undecided<'a> {
     pub(super) method: &'a str,
     pub(super) session: Option<&'a Arc<str>>,
     pub(super) params: Arc<Params>,
-    /// What is held until the request is answered.
+    /// Resources that are held until the request has a response.
     pub(super) held: Held,
 }
 

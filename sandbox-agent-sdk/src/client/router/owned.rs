@@ -1,11 +1,11 @@
-//! The sessions with open agent requests that this client answers.
+//! The sessions with open agent requests that this client serves.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts the open requests that this client answers, by session. On a shared endpoint these, and no others, are
-/// cancelled when it disconnects.
+/// Counts the open requests that this client serves, by session. On a shared endpoint only these are cancelled when
+/// it disconnects.
 #[derive(Debug, Default)]
 pub(in crate::client) struct OwnedSessions {
     /// Guards the counts; held for a look-up or a change.
@@ -27,7 +27,7 @@ impl OwnedSessions {
     }
 }
 
-/// One open request that this client answers.
+/// One open request that this client serves.
 #[derive(Debug)]
 pub(super) struct OwnedSession {
     owned: Arc<OwnedSessions>,

@@ -1,4 +1,4 @@
-//! The agent requests that belong to other clients, as far as is known.
+//! The agent requests that probably belong to other clients.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl UnclaimedTable {
         release(released);
     }
 
-    /// Leaves the requests of a session to the clients they belong to.
+    /// Leaves the requests of a session to other clients.
     pub(in crate::client) fn release(&self, session: &str) {
         let released: VecDeque<_> = {
             let mut state = self.lock();
@@ -72,7 +72,7 @@ impl UnclaimedTable {
         release(released);
     }
 
-    /// Leaves all requests to the clients they belong to, and every one that still arrives.
+    /// Leaves all requests, including later ones, to other clients.
     pub(in crate::client) fn close(&self) {
         let released: Vec<_> = {
             let mut state = self.lock();

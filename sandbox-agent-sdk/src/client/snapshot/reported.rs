@@ -5,7 +5,7 @@
 pub(super) enum Reported {
     #[default]
     Never,
-    /// Before this connection, at some time.
+    /// At an unknown time before this connection.
     Before,
     /// In the history of a session that was loaded.
     InHistory,

@@ -17,9 +17,9 @@ const MEMBERS: usize = 1024;
 
 /// The snapshot of one session, as it changes.
 ///
-/// A response and the updates around it arrive by different ways, so a response may arrive after a newer update. Each
-/// part therefore has the time of its last report: a response changes only parts without a report since its call began.
-/// Each unknown field is a part of its own.
+/// A response and the updates around it arrive on different paths, so a response may arrive after a newer update.
+/// Each part therefore has the time of its last report: a response changes only parts without a report since its call
+/// began. Each unknown field is a part of its own.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedSnapshot {
     snapshot: Arc<SessionSnapshot>,

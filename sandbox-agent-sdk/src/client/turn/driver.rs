@@ -38,14 +38,15 @@ pub(super) struct Driver {
     pub(super) prompt: Value,
     pub(super) queue: Arc<Queue<TurnItem>>,
     pub(super) outcome: watch::Sender<Option<Outcome>>,
-    /// What stores the prompt before it is sent. The lock makes the driver shareable; it is never waited for.
+    /// The layer that stores the prompt before it is sent. The lock makes the driver shareable and is never
+    /// contended.
     pub(super) layer: Option<Mutex<Box<dyn PromptLayer>>>,
     /// The id of the prompt, once it is known.
     pub(super) request_id: Option<String>,
     pub(super) limits: watch::Receiver<TurnLimits>,
 }
 
-/// Frees the session for the next turn, also when the task is ended from outside.
+/// Frees the session for the next turn, even if the task is aborted.
 struct Free {
     inner: Arc<Inner>,
     current: Current,
@@ -77,7 +78,7 @@ impl Driver {
         self.settle(outcome);
     }
 
-    /// Waits, within a bound, until the turn before has stopped, and begins this one.
+    /// Waits, within a time limit, until the previous turn has stopped, and begins this one.
     async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> bool {
         let limit = self.inner.options.timeouts.cancel;
         let mut state = self.inner.hub.watch_turn(&self.session);
@@ -95,7 +96,7 @@ impl Driver {
         self.settle(Err(Error::TurnInProgress { session_id: self.session.clone() }));
     }
 
-    /// Ends the turn for its reader, unless it has ended for it before.
+    /// Ends the turn for its reader, unless that has already happened.
     fn settle(&self, outcome: Outcome) {
         settle(&self.queue, &self.outcome, outcome);
     }
@@ -127,7 +128,7 @@ impl Driver {
     /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
     async fn is_sent_again(&mut self, error: &Error) -> bool {
         let Some(layer) = &mut self.layer else { return false };
-        // What the agent reports until the prompt is sent again does not belong to the turn.
+        // Updates that arrive before the prompt is sent again do not belong to the turn.
         self.inner.hub.prompt_withdrawn(&self.session);
         let resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
         let Some(resend) = resend.await else { return false };
@@ -180,7 +181,7 @@ impl Driver {
         missing
     }
 
-    /// The session ended before this client knew it; the server knows how.
+    /// The session ended without this client's knowledge; the server knows how.
     async fn already_ended(&self, refusal: Error) -> Error {
         let info = match find_session(&self.inner, &self.session).await {
             Ok(SessionInfo { termination_info: Some(info), .. }) => info,
@@ -195,7 +196,7 @@ impl Driver {
         connection: &Connection,
         dropped: &mut oneshot::Receiver<()>,
     ) -> Result<Value, Error> {
-        // Turns are cancelled by a message of their own.
+        // Turns are cancelled by a separate message.
         let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
         let session = self.session.clone();
         let params = json!({"sessionId": session, "prompt": self.prompt});
@@ -205,7 +206,7 @@ impl Driver {
             let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
             stored.await?;
         }
-        // What has arrived before the prompt is sent does not belong to the turn.
+        // Updates that arrived before the prompt is sent do not belong to the turn.
         connection.barrier().await;
         let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);

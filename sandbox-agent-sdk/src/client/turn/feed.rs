@@ -1,4 +1,4 @@
-//! Turns whose events come from somewhere else than the connection.
+//! Turns whose events come from a stream instead of the connection.
 
 use std::pin::pin;
 

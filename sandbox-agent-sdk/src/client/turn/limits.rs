@@ -1,4 +1,4 @@
-//! The times within which a turn has to report something, and to end.
+//! The idle timeout and the deadline of a turn.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::error::Phase;
 /// The limits of a turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TurnLimits {
-    /// When it has to end, and how long that was from its setting.
+    /// When it must end, and the duration that was set.
     pub(super) deadline: Option<(Instant, Duration)>,
     /// How long it may be silent.
     pub(super) idle: Option<Duration>,
 }
 
-/// Waits until a limit is reached, and says which and how long it was.
+/// Waits until a limit is reached. Returns which one, and its duration.
 ///
 /// A turn is not silent while the agent waits for a response of this client.
 pub(super) async fn reached(
@@ -30,11 +30,11 @@ pub(super) async fn reached(
         let waits_for_us = progress.borrow_and_update().open_requests > 0;
         let silent = idle.filter(|_| !waits_for_us).map(|idle| Instant::now() + idle);
         tokio::select! {
-            // An update that is there counts for more than a limit that is reached with it.
+            // An update takes precedence over a limit that is reached at the same time.
             biased;
             changed = limits.changed() => {
                 if changed.is_err() {
-                    // The turn is not held any more, which ends it in its own way.
+                    // The turn was dropped, which ends it separately.
                     std::future::pending::<()>().await;
                 }
             }

@@ -34,8 +34,8 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// The updates that are known to be missing: lost in transit, or not read in time.
     pub missing: Vec<Missed>,
-    /// The raw response to the prompt. If that response only accepts the prompt and an update ends the turn later, this
-    /// is that update. If a cancelled turn got an error response, that response is in the field `error`.
+    /// The raw response to the prompt. If that response only confirms that the prompt was accepted, this is the
+    /// update that ended the turn. If a cancelled turn got an error response, that response is in the field `error`.
     pub raw: Value,
     /// The usage of the turn, as reported by the agent.
     pub usage: Box<TurnUsage>,

@@ -39,8 +39,8 @@ const END_OF_TRANSMISSION: &[u8] = b"\x04";
 
 /// Runs processes on the server's machine. Cheap to clone; needs no connection.
 ///
-/// A process belongs to the server and continues after the client disconnects. The server keeps the records
-/// and the output of exited processes until they are [deleted](Self::delete).
+/// A process belongs to the server and continues after the client disconnects. The server stores the records and the
+/// output of exited processes until they are [deleted](Self::delete).
 ///
 /// # Errors
 /// If the id is unknown, the error's [`is_not_found`](Error::is_not_found) is true. If the state of the

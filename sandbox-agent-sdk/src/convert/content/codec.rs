@@ -220,7 +220,8 @@ impl<'de> Lenient<'de> for ToolCallContent {
 }
 
 impl Kind {
-    /// Parses the fields behind the type. If there is another type, the last one counts, and `general` parses the object.
+    /// Parses the fields after the type. If the type is repeated, the last one counts, and `general` parses the
+    /// object.
     fn content<'de, A: MapAccess<'de>>(
         &'static self,
         mut object: A,

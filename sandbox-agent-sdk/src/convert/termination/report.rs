@@ -220,7 +220,7 @@ impl TerminationReport {
         self.stderr.is_some()
     }
 
-    /// Whether the report says only that a write to the agent failed. The agent did not receive the message.
+    /// Whether the report only shows that a write to the agent failed. The agent did not receive the message.
     pub(crate) fn is_failed_write(&self) -> bool {
         !self.exited && matches!(self.message, Some((Source::FailedWrite, _)))
     }

@@ -14,7 +14,7 @@ const WHOLE_LINES: usize = 100;
 const PART_LINES: usize = 50;
 /// The size limit of each part in bytes, because a single line can be arbitrarily long.
 const PART_BYTES: usize = 64 * 1024;
-/// The released server keeps at most this many lines. If there are fewer, the output is complete.
+/// The released server stores at most this many lines. If there are fewer, the output is complete.
 const PROBLEM_LINES: usize = 16;
 
 /// The stderr output of an agent: all of it, or its first and last lines.

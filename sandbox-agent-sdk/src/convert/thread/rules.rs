@@ -21,13 +21,13 @@ pub enum Severity {
 /// The rules that classify the end of a run as a thread entry.
 ///
 /// - `success` is the agent's response.
-/// - `error_during_execution`, tool errors, and subtypes that explicitly declare no error are shown inline:
-///   the conversation continues.
+/// - `error_during_execution`, `max_tokens`, `refusal`, tool errors, and subtypes that explicitly declare no error
+///   are shown inline: the conversation continues.
 /// - `error_max_turns`, a missing subtype, and every other subtype that does not declare "no error" stop the
 ///   run.
 /// - A failed turn is shown inline if it has a structured cause, such as a denied tool. Without one, or if
 ///   the agent exited before its response, it stops the run.
-/// - A requested end is not an error.
+/// - A requested end and the subtype `cancelled` are not errors.
 ///
 /// The name of a subtype takes precedence over its error flag, because agents also set the flag on
 /// recoverable failures. New subtypes are registered by name:
@@ -98,7 +98,7 @@ impl Default for ResultRules {
             ("success", Severity::Success),
             ("error_during_execution", Severity::Recoverable),
             ("error_max_turns", Severity::Terminal),
-            // Stop reasons of a turn. After the first two the next prompt can continue.
+            // Stop reasons of a turn. The next prompt can continue after the first two.
             ("max_tokens", Severity::Recoverable),
             ("refusal", Severity::Recoverable),
             ("cancelled", Severity::Stopped),

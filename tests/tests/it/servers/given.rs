@@ -20,10 +20,10 @@ use super::{
 pub(super) const NOT_APPLICABLE: [(&str, &str); 3] = [
     (
         "a_server_that_is_killed_and_restarted_fails_the_turn_and_can_be_used_again",
-        "a server that is not ours is not killed",
+        "an external server is not killed",
     ),
-    ("a_stored_session_continues_after_its_server_was_killed", "a server that is not ours is not killed"),
-    ("a_turn_of_a_killed_program_gets_its_permission_and_its_end", "its agent may not ask for a permission"),
+    ("a_stored_session_continues_after_its_server_was_killed", "an external server is not killed"),
+    ("a_turn_of_a_killed_program_gets_its_permission_and_its_end", "its agent may not request a permission"),
 ];
 
 /// The name of the agent that obeys the directives of this suite.
