@@ -234,7 +234,7 @@ fn count(
 fn a_mailbox_gives_each_event_and_command_once_or_counts_it_as_lost() {
     shuttle::check_random(
         || {
-            let inbox = Arc::new(Inbox::new(3, 35));
+            let inbox = Arc::new(Inbox::new("s", 3, 35));
             let tracker = {
                 let inbox = Arc::clone(&inbox);
                 thread::spawn(move || track(&inbox))
@@ -263,7 +263,7 @@ fn a_mailbox_gives_each_event_and_command_once_or_counts_it_as_lost() {
 fn a_command_that_races_with_the_end_of_a_mailbox_is_given_or_comes_back() {
     shuttle::check_random(
         || {
-            let inbox = Arc::new(Inbox::new(3, 35));
+            let inbox = Arc::new(Inbox::new("s", 3, 35));
             let tracker = {
                 let inbox = Arc::clone(&inbox);
                 thread::spawn(move || track(&inbox))

@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "it is shared with other tests")]
 mod support;
 
+#[path = "kept/abandoned.rs"]
+mod abandoned;
 #[path = "kept/amending.rs"]
 mod amending;
 #[path = "kept/durable.rs"]
@@ -33,6 +35,8 @@ mod releasing;
 mod restore;
 #[path = "kept/taking_up.rs"]
 mod taking_up;
+#[path = "kept/tool_requests.rs"]
+mod tool_requests;
 #[path = "kept/transcript.rs"]
 mod transcript;
 #[path = "kept/two_programs.rs"]

@@ -175,7 +175,7 @@ impl Connection {
         let result = match request.with_order().await {
             Ok((response, order)) => {
                 if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
-                    self.check_order(session, order);
+                    self.check_order(session, order, request_id.as_ref());
                 }
                 self.decode(method, &response)
             }
@@ -194,10 +194,11 @@ impl Connection {
     }
 
     /// Reports that updates of a turn or a history may be missing, if the order of the response was not verified.
-    fn check_order(&self, session: &str, order: wire::Order) {
+    fn check_order(&self, session: &str, order: wire::Order, request: Option<&wire::MessageId>) {
         // Early servers never verify it.
         if order == wire::Order::Unverified && self.kind() != ServerKind::ConnectionId {
             self.hub.miss_in(session, Missed::Unverified);
+            request.map(id_text).into_iter().for_each(|id| self.hub.unordered(&id));
         }
     }
 

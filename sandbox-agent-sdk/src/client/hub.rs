@@ -43,6 +43,10 @@ pub(crate) trait LogSink: fmt::Debug + Send + Sync {
         let _ = session;
         None
     }
+    /// The response to this request came without proof that everything before it on the stream had arrived.
+    fn unordered(&self, request_id: &str) {
+        let _ = request_id;
+    }
     /// Whether anything reads what is pushed.
     fn is_read(&self) -> bool;
     /// No more entries follow.
@@ -133,6 +137,11 @@ impl Hub {
     pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
         // The event that the entry causes is held until the entry is released: see `State::hold`.
         let _ = self.lock().log(&LogEntry::new(record, position, origin));
+    }
+
+    /// The response to this request came without proof that everything before it on the stream had arrived.
+    pub(super) fn unordered(&self, request_id: &str) {
+        self.lock().logs.iter().for_each(|log| log.unordered(request_id));
     }
 
     /// Which incarnation of the server's stream is read.

@@ -200,14 +200,17 @@ struct Registry {
 
 #[derive(Default)]
 struct Entries {
-    /// Oldest first.
+    /// Oldest first. Handlers that receive requests before the others are at the end.
     list: Vec<Entry>,
+    /// How many those are.
+    outermost: usize,
     last_id: u64,
 }
 
 #[derive(Clone)]
 struct Entry {
     id: u64,
+    is_outermost: bool,
     filter: Arc<Filter>,
     handler: Arc<dyn RequestHandler>,
 }
@@ -239,10 +242,35 @@ impl Requests {
         filter: impl Fn(&AgentRequest) -> bool + Send + Sync + 'static,
         handler: impl RequestHandler,
     ) -> Registration {
+        self.insert(Arc::new(filter), Arc::new(handler), false)
+    }
+
+    /// Registers a handler that receives the requests before all handlers of [`register`](Self::register), including
+    /// those that are registered later.
+    ///
+    /// Use it for a layer that has to see every request and its response, such as one that stores them. Normally it
+    /// [forwards](AgentRequest::forward) the request.
+    pub fn register_outermost(
+        &self,
+        filter: impl Fn(&AgentRequest) -> bool + Send + Sync + 'static,
+        handler: impl RequestHandler,
+    ) -> Registration {
+        self.insert(Arc::new(filter), Arc::new(handler), true)
+    }
+
+    fn insert(
+        &self,
+        filter: Arc<Filter>,
+        handler: Arc<dyn RequestHandler>,
+        is_outermost: bool,
+    ) -> Registration {
         let mut entries = self.registry.lock();
         entries.last_id += 1;
         let id = entries.last_id;
-        entries.list.push(Entry { id, filter: Arc::new(filter), handler: Arc::new(handler) });
+        let end = entries.list.len();
+        let position = if is_outermost { end } else { end - entries.outermost };
+        entries.outermost += usize::from(is_outermost);
+        entries.list.insert(position, Entry { id, is_outermost, filter, handler });
         Registration { registry: Arc::downgrade(&self.registry), id }
     }
 
@@ -291,6 +319,7 @@ impl Drop for Registration {
         let mut entries = registry.lock();
         let position = entries.list.iter().position(|entry| entry.id == self.id);
         let removed = position.map(|position| entries.list.remove(position));
+        entries.outermost -= usize::from(removed.as_ref().is_some_and(|removed| removed.is_outermost));
         drop(entries);
         // Dropped after the lock is released, because its destructor is application code.
         drop(removed);
@@ -312,7 +341,7 @@ pub(crate) struct ConnectionHandlers {
 }
 
 impl ConnectionHandlers {
-    /// Returns the handlers that select a request, the last registered first.
+    /// Returns the handlers that select a request: the outermost ones, then the others, the last registered first.
     pub(crate) fn of(&self, request: &AgentRequest) -> Vec<Arc<dyn RequestHandler>> {
         let entries = self.registry.lock().list.clone();
         let selects = |entry: &&Entry| {

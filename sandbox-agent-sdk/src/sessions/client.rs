@@ -14,7 +14,7 @@ use super::store::{
     Append, EventPage, EventQuery, RecordPage, RecordPatch, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
-use super::tracker::{Ask, Command, Wish};
+use super::tracker::{Ask, Command, Wish, abandoned};
 use crate::client::random::random_id;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::{Error, Events, NewSession, SandboxAgentClient};
@@ -166,7 +166,8 @@ impl StoredClient {
         self.shared.events(&query).await
     }
 
-    /// Archives a session. This is final. The client never archives a session on its own.
+    /// Archives a session. This is final. The client never archives a session on its own. A running turn is stored as
+    /// interrupted, and the agent's session is ended if this process owns the session and the server can do it.
     ///
     /// # Errors
     /// [`Error::Status`] if the session is not active.
@@ -186,22 +187,39 @@ impl StoredClient {
     pub(super) async fn transition(&self, id: &str, event: StatusEvent) -> Result<SessionRecord, Error> {
         let mut patch = RecordPatch::status(event);
         patch.last_active_at = (event == StatusEvent::FatalError).then(|| SystemTime::now().into());
-        let record = self.patch(id, patch).await?;
         self.flush_session(id).await;
-        self.shared.untrack(id);
+        let shared = &self.shared;
+        let open = shared.in_time(shared.store.open(id)).await?;
+        let mut append = Append::to(id).patch(patch);
+        if !open.is_empty() {
+            // Nothing of the session is stored any more, so that what is open ends here.
+            let position = shared.record(id).await?.position;
+            append.events = abandoned(&open, position);
+        }
+        let record = self.appended(append).await?;
+        let agent_session = shared.tracked(id).and_then(|handle| handle.view.borrow().agent_session.clone());
+        shared.untrack(id);
+        if let Some(agent_session) = agent_session {
+            // The agent need not run on. Some servers cannot end one session of an agent.
+            let _ = self.client.terminate_session(agent_session).await;
+        }
         Ok(record)
     }
 
     /// Changes the record of a session.
     pub(super) async fn patch(&self, id: &str, patch: RecordPatch) -> Result<SessionRecord, Error> {
-        let append = Append::to(id).patch(patch);
+        self.appended(Append::to(id).patch(patch)).await
+    }
+
+    async fn appended(&self, append: Append) -> Result<SessionRecord, Error> {
+        let id = append.session_id.clone();
         let appended = match self.shared.in_time(self.shared.store.append(append)).await {
             Err(StoreError::Status(error)) => return Err(error.into()),
             appended => appended?,
         };
         match appended.record {
             Some(record) => Ok(record),
-            None => self.shared.record(id).await,
+            None => self.shared.record(&id).await,
         }
     }
 

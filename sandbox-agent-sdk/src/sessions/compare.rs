@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::replay::is_transcript;
 use super::shared::Shared;
 use super::store::{EventQuery, MAX_PAGE, StoredEventKind};
 use crate::{Error, Update, UpdateKind};
@@ -33,24 +34,42 @@ pub(super) fn prompt_text(prompt: &Value) -> String {
 }
 
 impl Shared {
-    /// How many stored prompts are not among these messages. An agent that does not replay prompts says nothing.
+    /// How many stored prompts are not among these messages, which are in their order. Prompts that the agent never got
+    /// do not count, and neither do prompts without text.
     pub(super) async fn unknown_prompts(&self, id: &str, known: &[String]) -> Result<u64, Error> {
-        if known.is_empty() {
-            return Ok(0);
-        }
-        let mut unknown = 0;
-        let mut query = EventQuery::of(id).kinds([StoredEventKind::Prompt]).limit(MAX_PAGE);
+        let mut prompts: Vec<(Option<String>, String)> = Vec::new();
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
+        let mut query = EventQuery::of(id).kinds(kinds).limit(MAX_PAGE);
         loop {
             let page = self.events(&query).await?;
-            for event in &page.events {
-                let text = prompt_text(&event.payload["prompt"]);
-                let first = text.lines().next().unwrap_or_default();
-                unknown += u64::from(!known.iter().any(|known| known.contains(first)));
+            for event in page.events {
+                if event.turn_end().is_some_and(|end| !end.executed) {
+                    prompts.retain(|(turn, _)| *turn != event.turn_id);
+                } else if event.kind == StoredEventKind::Prompt {
+                    let text = prompt_text(&event.payload["prompt"]);
+                    prompts.push((event.turn_id, text.lines().next().unwrap_or_default().to_owned()));
+                }
             }
             match page.next {
                 Some(next) => query = query.after(next),
-                None => return Ok(unknown),
+                None => break,
             }
         }
+        let mut rest = known;
+        let is_unknown = |text: &str| {
+            // A transcript has many prompts in one message.
+            if known.iter().any(|known| is_transcript(known) && known.contains(text)) {
+                return false;
+            }
+            match rest.iter().position(|known| known.contains(text)) {
+                Some(at) => {
+                    rest = &rest[at + 1..];
+                    false
+                }
+                None => true,
+            }
+        };
+        let texts = prompts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty());
+        Ok(texts.map(is_unknown).filter(|is_unknown| *is_unknown).count() as u64)
     }
 }

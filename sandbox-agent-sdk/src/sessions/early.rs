@@ -1,5 +1,7 @@
 //! Events of sessions that are being created.
 
+use serde_json::Value;
+
 use super::entry::Entry;
 use crate::client::event::Hold;
 use crate::client::maps::HashMap;
@@ -17,6 +19,8 @@ pub(super) struct Early {
     /// By the id of the agent's session.
     held: HashMap<String, Held>,
     bytes: usize,
+    /// The first event of a session that is not among them because there was no room, and how many there were.
+    overflow: Option<(Entry, u64)>,
 }
 
 /// The events of one session.
@@ -32,21 +36,26 @@ pub(super) struct Held {
 impl Early {
     /// Holds an event of an unknown session. Returns whether it has to be stored, itself or by the mark of a loss.
     pub(super) fn hold(&mut self, session: &str, entry: Entry, latest: Option<Hold>) -> bool {
-        let held = self.held.entry(session.to_owned()).or_default();
-        held.latest = latest;
-        if self.bytes + entry.weight <= MAX_BYTES && held.entries.len() < MAX_EVENTS && held.lost.is_none() {
-            self.bytes += entry.weight;
-            held.entries.push(entry);
-            return true;
-        }
-        match &mut held.lost {
-            Some((_, count)) => *count += 1,
-            None => {
-                held.lost = Some((entry, 1));
+        let has_room = self.bytes + entry.weight <= MAX_BYTES;
+        let lost = if has_room || self.held.contains_key(session) {
+            let held = self.held.entry(session.to_owned()).or_default();
+            held.latest = latest;
+            if has_room && held.entries.len() < MAX_EVENTS && held.lost.is_none() {
+                self.bytes += entry.weight;
+                held.entries.push(entry);
                 return true;
             }
+            &mut held.lost
+        } else {
+            // An agent may name any number of sessions.
+            &mut self.overflow
+        };
+        if let Some((_, count)) = lost {
+            *count += 1;
+            return false;
         }
-        false
+        *lost = Some((Entry { payload: Value::Null, ..entry }, 1));
+        true
     }
 
     /// The hold on the latest event of a session.
@@ -56,7 +65,14 @@ impl Early {
 
     /// Gives the events of a session that is known now.
     pub(super) fn claim(&mut self, session: &str) -> Held {
-        let held = self.held.remove(session).unwrap_or_default();
+        let held = self.held.remove(session).unwrap_or_else(|| {
+            // Events of this session may be among those for which there was no room.
+            let lost = self.overflow.clone();
+            if let Some((first, _)) = &mut self.overflow {
+                (first.is_held, first.holder) = (false, None);
+            }
+            Held { lost, ..Held::default() }
+        });
         self.bytes -= held.entries.iter().map(|entry| entry.weight).sum::<usize>();
         held
     }
@@ -70,6 +86,32 @@ impl Early {
         }
         self.bytes = 0;
         let unclaimed = std::mem::take(&mut self.held).into_values();
-        unclaimed.flat_map(|held| held.entries.into_iter().chain(held.lost.map(|(first, _)| first))).collect()
+        let unclaimed =
+            unclaimed.flat_map(|held| held.entries.into_iter().chain(held.lost.map(|(first, _)| first)));
+        unclaimed.chain(self.overflow.take().map(|(first, _)| first)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Early, Entry, MAX_BYTES};
+    use crate::sessions::store::StoredEventKind;
+
+    #[test]
+    fn invented_sessions_take_no_more_room_than_there_is_and_a_loss_is_counted() {
+        let mut early = Early { creating: 1, ..Early::default() };
+        let entry =
+            || Entry { weight: MAX_BYTES / 4, ..Entry::own(StoredEventKind::Update, json!({"a": 1})) };
+        for n in 0..1000 {
+            assert_eq!(early.hold(&format!("invented-{n}"), entry(), None), n <= 4, "{n}");
+        }
+        assert_eq!(early.held.len(), 4);
+        let held = early.claim("created");
+        assert_eq!((held.entries.len(), held.lost.map(|(_, count)| count)), (0, Some(996)));
+        assert_eq!(early.claim("invented-1").entries.len(), 1);
+        assert_eq!(early.end_creating().len(), 4);
+        assert!(early.held.is_empty() && early.bytes == 0 && early.overflow.is_none());
     }
 }

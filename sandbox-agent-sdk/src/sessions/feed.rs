@@ -70,6 +70,8 @@ struct State {
     /// sessions report meanwhile is not seen here, so that nothing counts as stored.
     unseen: Vec<Mailbox>,
     progress: Progress,
+    /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.
+    is_echoing: bool,
     clock: u64,
     /// The clock when the stream was lost last.
     lost_at: Option<u64>,
@@ -85,8 +87,10 @@ struct State {
 #[derive(Debug)]
 struct RunningTurn {
     id: String,
-    /// The JSON-RPC id of its prompt, once that is being sent.
+    /// The JSON-RPC id of its prompt, once that is being sent and until its response arrives on the stream.
     request: Option<String>,
+    /// Whether the response arrived without proof that everything before it had arrived.
+    is_unordered: bool,
     inbox: Mailbox,
 }
 
@@ -275,12 +279,15 @@ impl Feed {
         }
     }
 
-    /// A turn of this process runs in an agent's session.
-    pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
+    /// A turn of this process runs in an agent's session. Returns whether the stream is known to have the responses to
+    /// prompts.
+    pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) -> bool {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
-        let turn = RunningTurn { id: turn.to_owned(), request: None, inbox: Arc::clone(inbox) };
+        let (id, inbox) = (turn.to_owned(), Arc::clone(inbox));
+        let turn = RunningTurn { id, request: None, is_unordered: false, inbox };
         state.turns.insert(agent_session.to_owned(), turn);
+        state.is_echoing
     }
 
     /// The prompt of a turn of this process is being sent with this JSON-RPC id.
@@ -450,6 +457,7 @@ impl State {
         self.stream += 1;
         self.progress = Progress::default();
         self.awaited.clear();
+        self.is_echoing = false;
         let gone = self.routes.extract_if(|_, route| route.bound_at < before);
         for (id, route) in gone {
             route.inbox.note(Command::Gone);

@@ -11,6 +11,7 @@ use super::sync::{Mutex, MutexGuard, PoisonError};
 /// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its order.
 #[derive(Debug)]
 pub(super) struct Inbox<C> {
+    session: String,
     capacity: usize,
     max_bytes: usize,
     /// Guards what waits; held for a push or a take.
@@ -60,15 +61,21 @@ pub(super) enum Item<C> {
 }
 
 impl<C> Inbox<C> {
-    pub(super) fn new(capacity: usize, max_bytes: usize) -> Self {
+    pub(super) fn new(session: &str, capacity: usize, max_bytes: usize) -> Self {
         let state = State { items: VecDeque::new(), events: 0, bytes: 0, closed: false };
         Self {
+            session: session.to_owned(),
             capacity: capacity.max(1),
             max_bytes,
             state: Mutex::new(state),
             filled: Notify::new(),
             busy: AtomicBool::new(false),
         }
+    }
+
+    /// The id of the session.
+    pub(super) fn session(&self) -> &str {
+        &self.session
     }
 
     pub(super) fn set_busy(&self, busy: bool) {

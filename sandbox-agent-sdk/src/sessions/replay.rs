@@ -86,6 +86,8 @@ impl Message {
 #[derive(Debug, Default)]
 struct Messages {
     newest_first: Vec<Message>,
+    /// The chunks of the message of the agent that is being gathered.
+    chunks: Vec<String>,
 }
 
 impl Messages {
@@ -94,22 +96,16 @@ impl Messages {
         let payload = &event.payload;
         if event.kind == StoredEventKind::Prompt {
             let content = payload.get("prompt").cloned().unwrap_or_else(|| payload.clone());
+            self.join();
             return self.newest_first.push(Message { speaker: "user", content, tool: None });
         }
         let payload = raw_update(payload);
         match payload["sessionUpdate"].as_str() {
             Some("agent_message_chunk") => {
-                let text = payload["content"]["text"].as_str().unwrap_or_default();
-                match self.newest_first.last_mut() {
-                    Some(Message { speaker: "agent", content: Value::String(said), tool: None }) => {
-                        said.insert_str(0, text);
-                    }
-                    _ => {
-                        self.newest_first.push(Message { speaker: "agent", content: text.into(), tool: None })
-                    }
-                }
+                self.chunks.push(payload["content"]["text"].as_str().unwrap_or_default().to_owned());
             }
             Some("tool_call" | "tool_call_update") => {
+                self.join();
                 let tool = payload["toolCallId"].as_str().unwrap_or_default().to_owned();
                 let mut call = json!({});
                 for name in ["title", "kind", "status"] {
@@ -134,15 +130,26 @@ impl Messages {
         }
     }
 
+    /// The message of the agent is complete.
+    fn join(&mut self) {
+        if !self.chunks.is_empty() {
+            let text: String = self.chunks.drain(..).rev().collect();
+            self.newest_first.push(Message { speaker: "agent", content: text.into(), tool: None });
+        }
+    }
+
+    fn has_prompts(&self) -> bool {
+        self.newest_first.iter().filter(|message| message.is_prompt()).count() >= PROMPTS
+    }
+
     fn is_enough(&self, limits: ReplayLimits) -> bool {
-        // The last one may be the end of a longer message.
-        self.newest_first.len() > limits.max_messages
-            && self.newest_first.iter().filter(|message| message.is_prompt()).count() >= PROMPTS
+        self.newest_first.len() >= limits.max_messages && self.has_prompts()
     }
 
     /// The history as text within the limits. It has the newest messages and the latest prompts, and what is too
     /// large is shortened.
-    fn text(&self, limits: ReplayLimits) -> Option<String> {
+    fn text(&mut self, limits: ReplayLimits) -> Option<String> {
+        self.join();
         let mut room = limits.max_chars.checked_sub(INTRODUCTION.chars().count() + 1)?;
         let messages = &self.newest_first;
         let latest = messages.iter().enumerate().filter(|(_, message)| message.is_prompt());
@@ -184,27 +191,43 @@ fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
 }
 
 impl Shared {
-    /// The recent history of a session as text for its agent, without the newest event if it is this prompt.
-    pub(super) async fn history(&self, id: &str, but: Option<&Value>) -> Result<Option<String>, Error> {
+    /// The recent history of a session as text for its agent, without the prompt of this turn, and without those that the
+    /// agent never got.
+    pub(super) async fn history(&self, id: &str, but: Option<&str>) -> Result<Option<String>, Error> {
         let limits = self.options.replay;
-        let (mut messages, mut is_first) = (Messages::default(), true);
-        let kinds = [StoredEventKind::Prompt, StoredEventKind::Update];
+        let mut messages = Messages::default();
+        let mut skipped: Vec<String> = but.map(str::to_owned).into_iter().collect();
+        let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::TurnEnded];
         let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE);
-        for _ in 0..PAGES {
+        for read in 0..=PAGES {
             let page = self.events(&query).await?;
-            let is_resent = |event: &&StoredEvent| {
-                event.kind == StoredEventKind::Prompt && event.payload.get("prompt") == but && but.is_some()
-            };
-            let newest = page.events.first().filter(|_| is_first).filter(is_resent);
-            page.events.iter().skip(usize::from(newest.is_some())).for_each(|event| messages.take(event));
-            is_first = false;
+            for event in &page.events {
+                let of_turn = |turn: &String| event.turn_id.as_ref() == Some(turn);
+                match event.kind {
+                    StoredEventKind::TurnEnded if event.turn_end().is_some_and(|end| !end.executed) => {
+                        skipped.extend(event.turn_id.clone());
+                    }
+                    StoredEventKind::TurnEnded => {}
+                    StoredEventKind::Prompt if skipped.iter().any(of_turn) => {}
+                    _ => messages.take(event),
+                }
+            }
             match page.next.filter(|_| !messages.is_enough(limits)) {
-                Some(next) => query = query.after(next),
-                None => break,
+                // The answer is very long: what it answers is looked up.
+                Some(next) if read + 1 == PAGES && !messages.has_prompts() => {
+                    query = query.kinds([StoredEventKind::Prompt]).limit(PROMPTS).after(next);
+                }
+                Some(next) if read < PAGES => query = query.after(next),
+                _ => break,
             }
         }
         Ok(messages.text(limits))
     }
+}
+
+/// Whether a message has a transcript before it.
+pub(super) fn is_transcript(message: &str) -> bool {
+    message.starts_with(INTRODUCTION)
 }
 
 #[cfg(test)]
@@ -281,7 +304,7 @@ mod tests {
     #[test]
     fn no_limit_is_ever_exceeded() {
         for text in ["plain", "\"\n\u{1}", "\u{1F600}"] {
-            let messages = turns(20, |n| text.repeat(usize::try_from(n).unwrap() * 7));
+            let mut messages = turns(20, |n| text.repeat(usize::try_from(n).unwrap() * 7));
             for max_messages in [0, 1, 7, 60] {
                 for max_chars in (0..4000).step_by(37) {
                     let Some(text) = messages.text(limits(max_messages, max_chars)) else { continue };

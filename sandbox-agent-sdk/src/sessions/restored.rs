@@ -45,7 +45,8 @@ impl fmt::Display for RestoredBy {
 pub struct Restored {
     /// How the session was restored.
     pub by: RestoredBy,
-    /// The number of stored prompts that are missing from the history that the agent replayed. `None` if the agent
-    /// replayed no history before its response.
+    /// The number of stored prompts that are missing from the history that the agent replayed. An agent that loads a
+    /// session and replays nothing no longer has any of them. `None` if the agent was not asked to replay the session,
+    /// or does not replay prompts.
     pub unknown_prompts: Option<u64>,
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -15,6 +16,10 @@ use crate::session::SessionMetadata;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::turns::TurnState;
 use crate::{Error, Events, NewSession, Prompt, Session, Turn};
+
+/// How often the store is asked whether a turn has ended that another process follows, at first and at last.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// A handle to a stored session. It is cheap to clone and keeps its client alive.
 ///
@@ -136,7 +141,7 @@ impl StoredSession {
 
     /// Waits for a turn of another program, and cancels it when the time is up.
     async fn wait_for_open_turn(&self, deadline: Instant, is_cancelled: &mut bool) -> Result<(), Error> {
-        if tokio::time::timeout_at(deadline, self.open_turn_ended()).await.is_ok() {
+        if tokio::time::timeout_at(deadline, self.turn_ended_anywhere()).await.is_ok() {
             return Ok(());
         }
         let Some(turn) = self.open_turn() else { return Ok(()) };
@@ -154,6 +159,23 @@ impl StoredSession {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the turn of another program has ended. If another process acquires the session meanwhile, that one
+    /// follows the turn and stores its end: to acquire the session back would only interrupt it.
+    async fn turn_ended_anywhere(&self) {
+        self.open_turn_ended().await;
+        let shared = &self.client.shared;
+        let is_owned = || shared.tracked(&self.id).is_some_and(|handle| handle.view.borrow().fence.is_some());
+        let mut wait = FIRST_LOOK;
+        while !is_owned() {
+            match shared.in_time(shared.store.open(&self.id)).await {
+                Ok(open) if !open.turns.is_empty() => {}
+                _ => return,
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LAST_LOOK);
+        }
     }
 
     async fn cancel_open_turn(&self) -> Result<(), Error> {
@@ -191,14 +213,24 @@ impl StoredSession {
         }
     }
 
-    /// Cancels the running turn, even if another process started it.
+    /// Cancels the running turn, even if another process started it. Acquires the session if it has an open turn and
+    /// this process does not own it.
     ///
     /// # Errors
-    /// [`Error::NotAllowed`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::NotAllowed`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time, and the
+    /// errors of [`resume`](Self::resume).
     pub async fn cancel(&self) -> Result<(), Error> {
         let status = self.record().await?.status;
         if !status.allows(UserAction::Cancel) {
             return Err(Error::NotAllowed { action: UserAction::Cancel, status });
+        }
+        if self.agent_session().is_none() && self.open_turn().is_none() {
+            let shared = &self.client.shared;
+            if shared.in_time(shared.store.open(&self.id)).await?.turns.is_empty() {
+                return Ok(());
+            }
+            // It runs in a process that has ended, or in another one.
+            self.resume().await?;
         }
         match self.agent_session() {
             _ if self.open_turn().is_some() => self.cancel_open_turn().await,
@@ -210,7 +242,7 @@ impl StoredSession {
     /// Cancels the running turn and archives the session, for a user's action "cancel session".
     ///
     /// # Errors
-    /// [`Error::Status`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::NotAllowed`] if the session is not active, and the errors of [`cancel`](Self::cancel).
     pub async fn cancel_session(&self) -> Result<SessionRecord, Error> {
         self.cancel().await?;
         self.client.transition(&self.id, StatusEvent::Cancel).await

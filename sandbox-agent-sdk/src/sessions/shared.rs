@@ -100,16 +100,17 @@ impl Shared {
     ) -> Arc<Self> {
         let inner = client.inner();
         let feed = Feed::attached(&inner.hub, options.durability, options.advance_every);
-        let selects = Answers(Arc::downgrade(&feed));
-        let shared = Arc::new(Self {
+        let shared = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             store,
             options,
             rules: ResultRules::default(),
             hub: Arc::clone(&inner.hub),
-            feed: Arc::clone(&feed),
-            _answers: client
-                .requests()
-                .register(move |request| selects.selects(request), Answers(Arc::downgrade(&feed))),
+            feed,
+            _answers: {
+                let selects = Answers(weak.clone());
+                let answers = Answers(weak.clone());
+                client.requests().register_outermost(move |request| selects.selects(request), answers)
+            },
             owner: format!("own_{}", random_id()),
             server: inner.options.base_url.trim_end_matches('/').to_owned(),
             trackers: Mutex::default(),
@@ -130,7 +131,7 @@ impl Shared {
         if let Some(handle) = trackers.get(id) {
             return handle.clone();
         }
-        let inbox = Arc::new(Inbox::new(self.options.capacity, self.options.max_bytes));
+        let inbox = Arc::new(Inbox::new(id, self.options.capacity, self.options.max_bytes));
         let (view, seen) = watch::channel(View::default());
         let tracker = Tracker {
             shared: Arc::clone(self),

@@ -23,7 +23,7 @@ use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
 use crate::stream::{Resend, StreamReader};
 use crate::thread::ResultRules;
-use crate::{Error, Event, NewSession, Prompt, SandboxAgentClient, ServerKind, Turn, TurnOutcome};
+use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
 
 mod acquire;
 mod catch_up;
@@ -34,6 +34,7 @@ mod turns;
 mod writing;
 
 pub(super) use acquire::Wish;
+pub(super) use sorting::abandoned;
 
 /// What a tracker notices, and what is asked of it.
 pub(super) enum Command {
@@ -119,8 +120,10 @@ pub(super) enum Begun {
 pub(super) struct View {
     /// The agent's session, while the agent has it.
     pub(super) agent_session: Option<String>,
-    /// The epoch under which this process owns the session.
-    pub(super) epoch: Option<u64>,
+    /// What the process proves its ownership with.
+    pub(super) fence: Option<Fence>,
+    /// The id of the running turn.
+    pub(super) turn: Option<String>,
     pub(super) last_active: Option<Timestamp>,
     /// The turn of another program that is running.
     pub(super) open_turn: Option<OpenTurn>,
@@ -177,8 +180,6 @@ pub(super) struct Owned {
     pub(super) trailing: Option<Trailing>,
     pub(super) foreign: Option<ForeignTurn>,
     pub(super) replay: Replay,
-    /// Whether the agent replays the history that it loaded behind its response.
-    pub(super) late: LateReplay,
     /// The agent requests that are open, and whether an answer is stored, by their JSON-RPC ids.
     pub(super) requests: BTreeMap<String, bool>,
     /// What the record says about the state of the session.
@@ -198,11 +199,14 @@ pub(super) struct Trailing {
 pub(super) struct Described {
     pub(super) options: Option<Value>,
     pub(super) mode: Option<String>,
+    pub(super) model: Option<String>,
 }
 
 /// A turn of another program that is running.
 pub(super) struct ForeignTurn {
     pub(super) turn: OpenTurn,
+    /// The JSON-RPC ids with which its prompt was sent.
+    pub(super) prompts: Vec<String>,
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
     pub(super) link: ForeignLink,
@@ -245,10 +249,15 @@ impl Owned {
             trailing: None,
             foreign: None,
             replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
-            late: LateReplay::No,
             requests: BTreeMap::new(),
             described: Described::default(),
         }
+    }
+
+    /// The id of the running turn, of this process or another program.
+    pub(super) fn running(&self) -> Option<String> {
+        let foreign = || self.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone());
+        self.turn.clone().or_else(foreign)
     }
 
     /// Whether a turn of another program is followed on the endpoint of that program.
@@ -266,21 +275,6 @@ pub(super) enum Replay {
     Sent {
         is_heard: bool,
     },
-}
-
-/// Whether an agent replays behind its response to a load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LateReplay {
-    No,
-    /// It loaded the session and replayed nothing before its response.
-    Possible,
-    /// It has begun with a message of the user, which only a replay has outside a turn.
-    Running,
-}
-
-/// Whether the stream of the server has the response to every request.
-pub(super) fn is_echoing(client: &SandboxAgentClient) -> bool {
-    client.capabilities().is_some_and(|capabilities| capabilities.server == ServerKind::Shared)
 }
 
 impl Tracker {
@@ -450,7 +444,8 @@ impl Tracker {
         let owned = self.owned.as_ref();
         let view = View {
             agent_session: owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone()),
-            epoch: owned.map(|owned| owned.fence.epoch),
+            fence: owned.map(|owned| owned.fence),
+            turn: owned.and_then(Owned::running),
             last_active: self.view.borrow().last_active,
             open_turn: owned.and_then(|owned| owned.foreign.as_ref()).map(|foreign| foreign.turn.clone()),
         };

@@ -19,7 +19,7 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`] if the store fails.
     pub async fn usage(&self) -> Result<UsageTotals, Error> {
-        self.client().flush().await?;
+        self.client().flush_session(self.id()).await;
         let agent = self.record().await?.agent;
         let mut count = Count::new(&agent);
         let mut after = 0;

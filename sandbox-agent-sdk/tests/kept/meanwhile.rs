@@ -259,6 +259,8 @@ async fn words_that_arrive_after_the_unproven_end_of_their_turn_are_stored_with_
         let world = World::new(ServerKind::Shared, agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
         let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        // The server is known to echo responses.
+        within(async { session.prompt("zero").await?.outcome().await }).await.unwrap();
         // The stream is held back for longer than a response waits for its echo.
         let late = Fault::BodyBeforeUpdates { delay: Duration::from_secs(4) };
         world.server.inject(late.on_method("session/prompt").times(1));
@@ -267,7 +269,7 @@ async fn words_that_arrive_after_the_unproven_end_of_their_turn_are_stored_with_
         if prompts_again {
             within(async { session.prompt("two").await?.outcome().await }).await.unwrap();
         }
-        let count = if prompts_again { 2 } else { 1 };
+        let count = if prompts_again { 3 } else { 2 };
         let kept = within(async {
             loop {
                 sessions.flush().await.unwrap();
@@ -280,9 +282,11 @@ async fn words_that_arrive_after_the_unproven_end_of_their_turn_are_stored_with_
         })
         .await;
         let prompts = kept.iter().filter(|event| event.kind == StoredEventKind::Prompt);
-        for (prompt, text) in prompts.zip(["re: one; ", "re: two; "]) {
+        for (prompt, text) in prompts.zip(["re: zero; ", "re: one; ", "re: two; "]) {
             let of_turn = kept.iter().filter(|event| event.turn_id == prompt.turn_id).cloned();
             assert_eq!(said(&of_turn.collect::<Vec<_>>()), [text], "{kept:#?}");
         }
+        let end = kept.iter().filter_map(|event| event.turn_end()).nth(1).unwrap();
+        assert_eq!(end.missing, [Missed::Unverified]);
     }
 }

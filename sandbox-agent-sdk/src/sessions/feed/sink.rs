@@ -13,7 +13,6 @@ use crate::error::RpcError;
 use crate::event::Origin;
 use crate::sessions::tracker::EndedTurn;
 use crate::stream::{LogEntry, LogRecord};
-use crate::update::Missed;
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 impl LogSink for Feed {
@@ -39,6 +38,14 @@ impl LogSink for Feed {
             record => return self.happened(&mut state, record, entry, position),
         }
         None
+    }
+
+    fn unordered(&self, request_id: &str) {
+        let mut state = self.lock();
+        let is_own = |turn: &&mut RunningTurn| turn.request.as_deref() == Some(request_id);
+        if let Some(turn) = state.turns.values_mut().find(is_own) {
+            turn.is_unordered = true;
+        }
     }
 
     fn latest_hold(&self, session: &str) -> Option<Hold> {
@@ -90,6 +97,11 @@ impl Feed {
 
 impl State {
     fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
+        let is_own = |turn: &&mut RunningTurn| turn.request.as_deref() == Some(request);
+        if let Some(turn) = self.turns.values_mut().find(is_own) {
+            // Everything before it has arrived.
+            turn.request = None;
+        }
         if let Some(inbox) = self.awaited.remove(request) {
             inbox.note(Command::Responded(request.to_owned(), response.clone()));
         }
@@ -103,10 +115,9 @@ impl State {
     ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
         // A turn that another layer began is not stored as one.
-        let RunningTurn { id, request, inbox } = self.turns.remove(session)?;
-        let is_unverified =
-            outcome.as_ref().is_ok_and(|outcome| outcome.missing.contains(&Missed::Unverified));
-        let trailing = request.filter(|_| is_unverified);
+        let RunningTurn { id, request, is_unordered, inbox } = self.turns.remove(session)?;
+        self.is_echoing |= outcome.is_ok() && !is_unordered;
+        let trailing = request.filter(|_| is_unordered);
         if let Some(request) = &trailing {
             self.awaited.insert(request.clone(), Arc::clone(&inbox));
         }

@@ -15,7 +15,7 @@ use crate::{ConnectionState, Event, Update};
 fn feed(capacity: usize) -> (Arc<Feed>, Mailbox) {
     let hub = Hub::new(1 << 20);
     hub.set_numbered(true);
-    (Feed::attached(&hub, Durability::Background, 3), Arc::new(Inbox::new(capacity, 1 << 20)))
+    (Feed::attached(&hub, Durability::Background, 3), Arc::new(Inbox::new("s", capacity, 1 << 20)))
 }
 
 fn push(feed: &Feed, session: &str, offset: u64) {

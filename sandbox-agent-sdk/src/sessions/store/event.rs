@@ -254,7 +254,7 @@ pub struct StoredEvent {
 }
 
 impl StoredEvent {
-    /// Returns the agent's update, marked as live; `None` for other kinds of events.
+    /// Returns the agent's update, marked as history; `None` for other kinds of events.
     ///
     /// Its session id is the id of the stored session.
     #[must_use]

@@ -5,9 +5,11 @@ use std::error::Error as StdError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::RecordPatch;
 use crate::error::RpcError;
 use crate::sessions::status::StatusEvent;
 use crate::thread::{AgentResult, ResultRules, TurnFailure};
+use crate::update::Missed;
 use crate::{Error, StopReason, TerminationInfo, TurnOutcome};
 
 /// How a turn ended. This is the payload of an event of the kind `turn_ended`.
@@ -35,6 +37,10 @@ pub struct TurnEnd {
     /// The agent's response, as received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
+    /// The updates that the turn's reader missed. Those that the server still had may have been stored all the same,
+    /// also after this event.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "known_parts")]
+    pub missing: Vec<Missed>,
 }
 
 impl TurnEnd {
@@ -51,6 +57,7 @@ impl TurnEnd {
                     is_terminal_error: entry.is_terminal_error,
                     executed: true,
                     answer: Some(outcome.raw.clone()),
+                    missing: outcome.missing.clone(),
                     ..Self::default()
                 }
             }
@@ -85,6 +92,13 @@ impl TurnEnd {
         }
     }
 
+    /// What the end of the turn changes in the record. An agent's end does not change the status, and neither does a
+    /// failure that the next prompt may recover from.
+    pub(in crate::sessions) fn status_patch(&self) -> RecordPatch {
+        let status = self.status_event().filter(|event| *event == StatusEvent::FatalError);
+        RecordPatch { status, ..RecordPatch::default() }
+    }
+
     /// Reads the payload of an event. Members of another type count as missing.
     pub(super) fn from_payload(payload: &Value) -> Self {
         serde_json::from_value(payload.clone()).unwrap_or_else(|_| {
@@ -98,6 +112,12 @@ impl TurnEnd {
             }
         })
     }
+}
+
+/// What a later version may have stored is left out.
+fn known_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Missed>, D::Error> {
+    let parts = Vec::<Value>::deserialize(deserializer)?;
+    Ok(parts.into_iter().filter_map(|part| serde_json::from_value(part).ok()).collect())
 }
 
 /// Earlier versions did not store whether a prompt that was answered was run.

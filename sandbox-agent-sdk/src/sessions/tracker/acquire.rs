@@ -107,6 +107,7 @@ impl Tracker {
         owned.turn = own_turn;
         let agent_session = owned.agent_session.clone().filter(|_| is_here);
         self.owned = Some(owned);
+        self.show();
         self.shared.feed.unroute(&self.inbox, agent_session.as_deref());
         if let Some(agent_session) = &agent_session {
             self.shared.feed.propose(agent_session, &self.inbox);

@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
 use super::writing::FIRST_WAIT;
-use super::{OpenTurn, Tracker, is_echoing};
+use super::{OpenTurn, Tracker};
 use crate::client::SessionClaim;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, SessionRecord, StoredEventKind,
-    StreamPosition, opens_request,
+    AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
+    StoredEventKind, StreamPosition, opens_request,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
-use crate::{Error, SandboxAgentClient};
+use crate::{Error, SandboxAgentClient, ServerKind};
 
 /// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
 pub(super) const RESTORING: &str = "restoring";
@@ -28,6 +28,8 @@ pub(super) const RESTORING: &str = "restoring";
 #[derive(Default)]
 pub(super) struct CaughtUp {
     pub(super) events: Vec<NewEvent>,
+    /// What they change in the record.
+    pub(super) patch: RecordPatch,
     /// Up to where it was read.
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
@@ -104,9 +106,10 @@ impl Tracker {
                 }
                 _ => owned.incarnation,
             };
-            // The endpoint is gone, with what its process had not stored.
+            // What its process had not stored cannot be read any more, unless that saw the end of the agent.
             let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id != own_turn);
-            let is_gap = source == Source::Gone && (!was_seen || turns.next().is_some());
+            let may_miss = record.agent_session.is_some() && before.details.termination_info.is_none();
+            let is_gap = may_miss && (!was_seen || turns.next().is_some());
             let gap = is_gap.then(|| Entry::gap(record.position.map(|position| position.offset + 1), None));
             return Ok(self.unread(&open, gap, incarnation));
         };
@@ -278,7 +281,8 @@ impl Tracker {
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let agent_session = agent_session.to_owned();
-        let wanted = Wanted { agent_session, behind, from, responses, is_echoing: is_echoing(client) };
+        let is_echoing = client.capabilities().is_some_and(|can| can.server == ServerKind::Shared);
+        let wanted = Wanted { agent_session, behind, from, responses, is_echoing };
         let deadline = self.shared.deadline();
         let mut wait = FIRST_WAIT;
         loop {
@@ -307,11 +311,20 @@ impl Tracker {
             let entry = entry.about(Some(rpc_id.to_owned()));
             closed.push(entry.into_event(incarnation, SystemTime::now().into(), turn));
         };
+        let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
+        let stored = open.requests.iter().map(|stored| &stored.request.rpc_id);
+        let stored: Vec<_> = stored.chain(read.map(|event| &event.rpc_id)).flatten().cloned().collect();
         for stored in &open.requests {
             let Some(rpc_id) = &stored.request.rpc_id else { continue };
             let id = text_of_rpc_id(rpc_id);
             let is_asked = is_running && caught_up.requests.contains(&id);
             let reason = match &stored.answer {
+                None if is_asked && stored.request.kind == StoredEventKind::AgentRequest => {
+                    // It may have been executed, and is never executed again.
+                    caught_up.requests.retain(|asked| *asked != id);
+                    caught_up.reader.iter_mut().for_each(|reader| reader.cancel_request(&id));
+                    "interrupted"
+                }
                 Some(answer) if is_asked => {
                     caught_up.requests.retain(|asked| *asked != id);
                     // The agent takes the first answer, if it got one before.
@@ -339,7 +352,8 @@ impl Tracker {
         }
         caught_up.events.extend(closed);
         if let Some(owned) = &mut self.owned {
-            owned.requests = caught_up.requests.iter().map(|id| (rpc_id_of(id), false)).collect();
+            let requests = caught_up.requests.iter().map(|id| rpc_id_of(id));
+            owned.requests = requests.filter(|id| stored.contains(id)).map(|id| (id, false)).collect();
         }
     }
 
@@ -347,6 +361,7 @@ impl Tracker {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let mut append = Append::to(&self.id).fence(owned.fence);
         append.events = std::mem::take(&mut caught_up.events);
+        append.patch = std::mem::take(&mut caught_up.patch);
         if !owned.is_numbered {
             append.events.extend(self.lost_mark());
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::acquire::{Ways, Wish};
 use super::catch_up::{CaughtUp, RESTORING};
-use super::{ForeignLink, ForeignTurn, LateReplay, Replay, Tracker};
+use super::{ForeignLink, ForeignTurn, Replay, Tracker};
 use crate::client::Others;
 use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
@@ -64,7 +64,13 @@ impl Tracker {
             let marker = Entry::own(StoredEventKind::from(RESTORING), json!({}));
             caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
         }
+        let has_failed = caught_up.patch.status.is_some();
         self.store_read(&mut caught_up).await?;
+        if has_failed {
+            // The last turn ended with a result after which the session does not continue.
+            let (action, status) = (restoring.wish.action, SessionStatus::Error);
+            return Err(Error::NotAllowed { action, status });
+        }
         if caught_up.is_remote && attaches {
             return self.follow_remote(client, record, caught_up).await;
         }
@@ -161,8 +167,15 @@ impl Tracker {
     async fn compare(&mut self, reopened: &Reopened) -> Result<Restored, Error> {
         let mut restored = Restored { by: reopened.by, unknown_prompts: None };
         let history = reopened.session.history();
-        if matches!(reopened.by, RestoredBy::Load | RestoredBy::Resume) && !history.is_empty() {
-            let known = crate::sessions::compare::user_messages(history);
+        let known = crate::sessions::compare::user_messages(history);
+        // An agent that loads a session replays all of it. One that has other parts of it, and no prompts, does not
+        // replay prompts.
+        let is_comparable = match reopened.by {
+            RestoredBy::Load => history.is_empty() || !known.is_empty(),
+            RestoredBy::Resume => !known.is_empty(),
+            RestoredBy::Attach | RestoredBy::Replay => false,
+        };
+        if is_comparable {
             let unknown = self.shared.unknown_prompts(&self.id, &known).await?;
             restored.unknown_prompts = Some(unknown);
             if unknown > 0 {
@@ -193,7 +206,8 @@ impl Tracker {
         if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
             let claim = caught_up.claim.take().unwrap_or_else(|| client.claim_requests(&agent_session));
             let link = ForeignLink::Here { _claim: claim, _reader: None };
-            owned.foreign = Some(ForeignTurn { turn, is_heard, link });
+            let prompts = std::mem::take(&mut caught_up.prompts);
+            owned.foreign = Some(ForeignTurn { turn, prompts, is_heard, link });
         }
         // What the agent replayed lies before this position.
         let reached = self.shared.feed.position();
@@ -257,11 +271,6 @@ impl Tracker {
             if reopened.by == RestoredBy::Replay {
                 owned.replay = Replay::Pending;
             }
-            let is_silent = reopened.session.history().is_empty() && record.last_index > 0;
-            owned.late = match reopened.by == RestoredBy::Load && is_silent {
-                true => LateReplay::Possible,
-                false => LateReplay::No,
-            };
             owned.agent_session = Some(agent_session.clone());
         }
         self.is_active_now();
@@ -319,13 +328,13 @@ impl Tracker {
         let followed = Followed {
             id: self.id.clone(),
             agent_session: session.id.clone(),
-            prompts: caught_up.prompts,
+            prompts: caught_up.prompts.clone(),
             requests: caught_up.requests,
             inbox: Arc::clone(&self.inbox),
             reader,
         };
         let link = ForeignLink::Remote(RemoteTurn::follow(client, &self.shared, followed));
-        owned.foreign = Some(ForeignTurn { turn, is_heard, link });
+        owned.foreign = Some(ForeignTurn { turn, prompts: caught_up.prompts, is_heard, link });
         self.is_active_now();
         self.show();
         Ok(restored)

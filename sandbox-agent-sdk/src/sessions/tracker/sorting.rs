@@ -52,6 +52,7 @@ pub(super) fn sort(
     }
     let cut = response.map_or(usize::MAX, |(before, _)| *before);
     let mut end_of_turn = response.map(|(_, response)| ended_by(response));
+    let mut patch = end_of_turn.as_ref().map(TurnEnd::status_patch).unwrap_or_default();
     for (n, entry) in entries.into_iter().enumerate() {
         if n == cut {
             events.extend(end_event(&turn_id, end_of_turn.take(), incarnation));
@@ -59,6 +60,7 @@ pub(super) fn sort(
         if is_ambiguous && entry.kind == StoredEventKind::Update {
             continue;
         }
+        entry.patch(&mut patch);
         let turn = turn_id.as_deref().filter(|_| n < cut);
         events.push(entry.into_event(incarnation, now, turn));
     }
@@ -89,6 +91,7 @@ pub(super) fn sort(
     let requests = requests.into_iter().map(|(id, _)| id).collect();
     CaughtUp {
         events,
+        patch,
         end,
         is_there,
         is_same,
@@ -105,6 +108,15 @@ pub(super) fn sort(
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {
     let entry = turn_end_entry(&end?);
     Some(entry.into_event(incarnation, SystemTime::now().into(), turn_id.as_deref()))
+}
+
+/// Ends what is open of a session of which nothing more is stored.
+pub(in crate::sessions) fn abandoned(open: &OpenEvents, position: Option<StreamPosition>) -> Vec<NewEvent> {
+    let incarnation = position.map_or(1, |position| position.incarnation);
+    let turn = open.turns.last().and_then(|turn| turn.prompt.turn_id.as_deref());
+    let gap = Entry::gap(position.map(|position| position.offset + 1), None);
+    let gap = turn.map(|turn| gap.into_event(incarnation, SystemTime::now().into(), Some(turn)));
+    gap.into_iter().chain(closing(open, None, incarnation)).collect()
 }
 
 /// Ends what is open of a session whose agent is gone.

@@ -8,10 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{
-    Ask, Begun, Command, ForeignTurn, LateReplay, Replay, Tracker, Wish, ended_by, interrupted, is_echoing,
-    turn_end_entry,
-};
+use super::{Ask, Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
 use crate::client::WeakClient;
 use crate::client::random::random_id;
 use crate::sessions::UserAction;
@@ -75,11 +72,10 @@ impl Tracker {
             stored: Some(stored),
             entered: Some(entered),
         };
-        self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
+        let echoes = self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
         if let Some(owned) = &mut self.owned {
-            owned.late = LateReplay::No;
             // Only a server that echoes responses shows which updates precede them.
-            owned.trailing.take_if(|_| !is_echoing(&client));
+            owned.trailing.take_if(|_| !echoes);
             if owned.replay == Replay::Pending {
                 owned.replay = Replay::Sent { is_heard: false };
             }
@@ -116,7 +112,7 @@ impl Tracker {
     }
 
     /// The prompt with the recent history before it, for an agent that does not know the session.
-    async fn with_history(&mut self, prompt: &Prompt, resent: Option<&Value>) -> Result<Prompt, Error> {
+    async fn with_history(&mut self, prompt: &Prompt, resent: Option<&str>) -> Result<Prompt, Error> {
         let is_owed = self.owned.as_ref().is_some_and(|owned| owned.replay != Replay::Done);
         if !is_owed {
             return Ok(prompt.clone());
@@ -145,8 +141,7 @@ impl Tracker {
         let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
         self.acquire(&wish).await?;
         // It is stored already, and is not part of the history.
-        let resent = prompt.to_value();
-        let prompt = self.with_history(&prompt, Some(&resent)).await?;
+        let prompt = self.with_history(&prompt, Some(turn)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
         let session = owned.agent_session.clone().ok_or(Error::NotConnected)?;
         if owned.replay == Replay::Pending {
@@ -159,7 +154,8 @@ impl Tracker {
     /// The response to a prompt arrived on the stream.
     pub(super) async fn responded(&mut self, request: &str, response: &Response) {
         let Some(owned) = &mut self.owned else { return };
-        if owned.trailing.take_if(|trailing| trailing.request == request).is_none() {
+        owned.trailing.take_if(|trailing| trailing.request == request);
+        if owned.foreign.as_ref().is_some_and(|foreign| foreign.prompts.iter().any(|id| id == request)) {
             self.foreign_turn_ended(Some(response)).await;
         }
     }
@@ -168,8 +164,9 @@ impl Tracker {
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
         let mut entries = self.close_requests();
-        entries.push(turn_end_entry(&response.map_or_else(interrupted, ended_by)));
-        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
+        let end = response.map_or_else(interrupted, ended_by);
+        entries.push(turn_end_entry(&end));
+        self.write(entries, end.status_patch(), Some(&foreign.turn.turn_id)).await;
     }
 
     /// Cancels a turn on the endpoint of another process.

@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Described, EndedTurn, LateReplay, Replay, Tracker, Trailing, turn_end_entry};
+use super::{Described, EndedTurn, Replay, Tracker, Trailing, turn_end_entry};
 use crate::Error;
-use crate::sessions::StatusEvent;
-use crate::sessions::entry::{Entry, is_conversation, rpc_id_of};
+use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
@@ -69,11 +68,11 @@ impl Tracker {
         }
     }
 
-    /// Takes in what entries say about the state of the session, and drops what an agent replays late.
+    /// Takes in what entries say about the state of the session.
     fn notice(&mut self, entries: &mut Vec<Entry>) {
         let Some(owned) = &mut self.owned else { return };
         let mut foreign_end = None;
-        entries.retain(|entry| {
+        for entry in entries.iter() {
             match (&entry.kind, &entry.rpc_id) {
                 // The response that is waited for may be among what is missing.
                 (StoredEventKind::Gap, _) => owned.trailing = None,
@@ -85,25 +84,13 @@ impl Tracker {
                 }
                 _ => {}
             }
-            if entry.kind == StoredEventKind::Update {
-                let update = entry.update()["sessionUpdate"].as_str().unwrap_or_default();
-                let in_turn = owned.turn.is_some() || owned.foreign.is_some();
-                if update == "user_message_chunk" && owned.late == LateReplay::Possible && !in_turn {
-                    owned.late = LateReplay::Running;
-                }
-                if owned.late == LateReplay::Running && !in_turn && is_conversation(update) {
-                    entry.release();
-                    return false;
-                }
-                if let Replay::Sent { is_heard } = &mut owned.replay {
-                    *is_heard = true;
-                }
+            if let (StoredEventKind::Update, Replay::Sent { is_heard }) = (&entry.kind, &mut owned.replay) {
+                *is_heard = true;
             }
             if let Some(foreign) = &mut owned.foreign {
                 foreign.is_heard |= entry.is_of_a_turn();
             }
-            true
-        });
+        }
         if let Some(ended) = entries.iter().rev().find(|entry| entry.kind == StoredEventKind::Ended) {
             owned.is_live = false;
             if let Some(foreign) = owned.foreign.take() {
@@ -125,9 +112,7 @@ impl Tracker {
         let Some(owned) = &self.owned else { return };
         let holders: Vec<_> = entries.iter_mut().map(|entry| entry.holder.take()).collect();
         let now = SystemTime::now().into();
-        let turn = turn.map(str::to_owned);
-        let turn = turn.or_else(|| owned.turn.clone());
-        let turn = turn.or_else(|| owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone()));
+        let turn = turn.map(str::to_owned).or_else(|| owned.running());
         let last = entries.iter().rev().find_map(|entry| entry.position);
         // What did not fit was reported when it came.
         let is_mark = |entry: &&Entry| entry.kind == StoredEventKind::Lost;
@@ -302,12 +287,16 @@ impl Tracker {
         let now = Described {
             options: options.filter(|_| !snapshot.config_options.is_empty()),
             mode: snapshot.current_mode.clone(),
+            model: snapshot.models.current.clone(),
         };
         if now.options.is_some() && now.options != owned.described.options {
             patch.config_options.clone_from(&now.options);
         }
         if now.mode.is_some() && now.mode != owned.described.mode {
             patch.current_mode.clone_from(&now.mode);
+        }
+        if now.model.is_some() && now.model != owned.described.model {
+            patch.current_model.clone_from(&now.model);
         }
         owned.described = now;
     }
@@ -360,13 +349,17 @@ impl Tracker {
         }
         self.is_active_now();
         let end = TurnEnd::of(&outcome, &self.shared.rules);
-        // An agent's end does not change the status, and neither does a failure that the next prompt may recover from.
-        patch.status = end.status_event().filter(|event| *event == StatusEvent::FatalError);
+        patch.status = end.status_patch().status;
         let mut entries = self.close_requests();
         let mut ended = turn_end_entry(&end);
         ended.holder = holder;
         entries.push(ended);
+        let is_final = patch.status.is_some();
         self.write(entries, patch, Some(&turn)).await;
+        if is_final && self.unstored_ends.is_empty() {
+            // The session does not continue.
+            self.disown();
+        }
         self.show();
     }
 

@@ -1,0 +1,166 @@
+//! What becomes of a turn whose program has ended, and of what its agent forgot.
+
+use std::sync::{Arc, Mutex};
+
+use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
+use serde_json::{Value, json};
+
+use crate::killed::has_stored;
+use crate::support::{event, within};
+use crate::world::{Ability, World, stored};
+
+/// Prompts in a program that ends without releasing the session, as if it were killed.
+async fn abandon(world: &World, prompts: &[&str]) {
+    let client = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    // Its user does not answer permission requests.
+    let _deciding = client.events().deciding();
+    let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    let (last, before) = prompts.split_last().unwrap();
+    for text in before {
+        within(async { session.prompt(*text).await?.outcome().await }).await.unwrap();
+    }
+    drop(within(session.prompt(*last)).await.unwrap());
+    has_stored(&client, "s", StoredEventKind::Update).await;
+}
+
+async fn status(client: &StoredClient) -> SessionStatus {
+    client.get("s").await.unwrap().unwrap().status
+}
+
+#[tokio::test]
+async fn the_turn_of_a_program_that_ended_is_cancelled_by_whoever_wants_it() {
+    for kind in [ServerKind::Shared, ServerKind::PerAgent] {
+        let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
+        let world = World::new(kind, Script::steps(steps).initialize(Ability::Resume.initialize())).await;
+        abandon(&world, &["go"]).await;
+        let (_client, second) = world.program().await;
+        within(second.session("s").cancel()).await.unwrap();
+        second.flush().await.unwrap();
+        let events = stored(&**second.store(), "s").await;
+        let end = events.iter().find_map(|event| event.turn_end()).expect("the turn has an end");
+        assert_eq!(end.stop_reason.unwrap().as_str(), "cancelled", "{kind}");
+        assert!(second.store().open("s").await.unwrap().is_empty(), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_final_result_of_an_abandoned_turn_fails_the_session() {
+    for is_running in [true, false] {
+        let script = Script::new(move |_| {
+            let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Go on?")));
+            let ask = is_running.then_some(ask);
+            let end = Step::Finish(json!({"stopReason": "max_turn_requests"}));
+            [Step::Say("begun".into())].into_iter().chain(ask).chain([end]).collect()
+        });
+        let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+        abandon(&world, &["go"]).await;
+        let (client, second) = world.program().await;
+        let mut events = client.events().deciding();
+        let resumed = within(second.session("s").resume()).await;
+        if is_running {
+            resumed.unwrap();
+            let request = event(&mut events, |event| match event {
+                Event::Permission(request) => Some(request),
+                _ => None,
+            });
+            request.await.allow_once().unwrap();
+        } else if let Err(error) = resumed {
+            assert!(matches!(error, Error::NotAllowed { status: SessionStatus::Error, .. }), "{error:?}");
+        }
+        within(async {
+            while status(&second).await != SessionStatus::Error {
+                second.flush().await.unwrap();
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_runs_when_its_session_is_archived_is_stored_as_interrupted() {
+    for is_own in [true, false] {
+        let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
+        let world = World::new(ServerKind::Shared, Script::steps(steps)).await;
+        let (_client, second) = world.program().await;
+        let mut own = None;
+        if is_own {
+            let session = within(second.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+            own = Some(within(session.prompt("go")).await.unwrap());
+            has_stored(&second, "s", StoredEventKind::Update).await;
+        } else {
+            abandon(&world, &["go"]).await;
+        }
+        within(second.archive("s")).await.unwrap();
+        drop(own);
+        let events = stored(&**second.store(), "s").await;
+        let turn = &events.iter().find(|event| event.kind == StoredEventKind::Prompt).unwrap().turn_id;
+        let of_turn =
+            |kind: StoredEventKind| events.iter().any(|event| event.kind == kind && event.turn_id == *turn);
+        assert!(of_turn(StoredEventKind::Gap) && of_turn(StoredEventKind::TurnEnded), "{events:#?}");
+        assert!(second.store().open("s").await.unwrap().is_empty());
+    }
+}
+
+/// An agent that can load sessions, and replays these messages of the user with its answers.
+fn loading(replayed: &Arc<Mutex<Vec<&'static str>>>) -> Script {
+    let replayed = Arc::clone(replayed);
+    let script = Script::new(|_| vec![Step::Say("yes".into())]).initialize(Ability::Load.initialize());
+    script.history(move |_| {
+        let chunk = |kind: &str, text: &str| json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}});
+        let turn = |text: &&str| [chunk("user_message_chunk", text), chunk("agent_message_chunk", "yes")];
+        replayed.lock().unwrap().iter().flat_map(turn).collect::<Vec<Value>>()
+    })
+}
+
+#[tokio::test]
+async fn what_an_agent_forgot_is_reported() {
+    const PROMPTS: [&str; 3] = ["begin", "continue", "continue"];
+    for (replayed, unknown) in [
+        (vec![], 3),
+        (vec!["begin"], 2),
+        (vec!["begin", "continue"], 1),
+        (vec!["begin", "continue", "continue"], 0),
+    ] {
+        let history = Arc::new(Mutex::new(replayed.clone()));
+        let world = World::new(ServerKind::Shared, loading(&history)).await;
+        let (client, first) = world.program().await;
+        let session = within(first.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        for text in PROMPTS {
+            within(async { session.prompt(text).await?.outcome().await }).await.unwrap();
+        }
+        first.flush().await.unwrap();
+        world.kill_agent();
+        within(client.events().next()).await;
+        let restored = within(async {
+            loop {
+                // The end of the agent may not have arrived yet.
+                if let Some(restored) = session.resume().await.unwrap() {
+                    return restored;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!(
+            (restored.by, restored.unknown_prompts),
+            (RestoredBy::Load, Some(unknown)),
+            "{replayed:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_title_that_came_while_nobody_owned_the_session_is_in_its_record() {
+    let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
+    let world = World::new(ServerKind::Shared, Script::steps(steps)).await;
+    abandon(&world, &["go"]).await;
+    let (_client, second) = world.program().await;
+    let agent_session = second.get("s").await.unwrap().unwrap().agent_session.unwrap().id;
+    let update = json!({"sessionUpdate": "session_info_update", "title": "Found out"});
+    let params = json!({"sessionId": agent_session, "update": update});
+    world.server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    within(second.session("s").resume()).await.unwrap();
+    assert_eq!(second.session("s").title().await.unwrap().as_deref(), Some("Found out"));
+}

@@ -1,0 +1,74 @@
+//! Agent requests of other kinds than permissions and questions run once, whoever owns the session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mock_server::{Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::requests::{AgentRequest, Registration};
+use sandbox_agent_sdk::sessions::{StoredClient, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
+use serde_json::json;
+
+use crate::killed::has_stored;
+use crate::support::{event, within};
+use crate::world::{World, said, stored};
+
+fn write(path: &str) -> Step {
+    let params = json!({"path": path, "content": "text"});
+    Step::Request { method: "fs/write_text_file".into(), params }
+}
+
+/// Counts the writes that a program executes.
+fn count_writes(client: &StoredClient, writes: &Arc<AtomicUsize>) -> Registration {
+    let writes = Arc::clone(writes);
+    client.client().requests().register(
+        |request: &AgentRequest| request.method() == "fs/write_text_file",
+        move |_| {
+            writes.fetch_add(1, Ordering::SeqCst);
+            async { Ok(json!({})) }
+        },
+    )
+}
+
+#[tokio::test]
+async fn a_write_runs_once_although_another_process_acquires_the_session() {
+    for (kind, is_alive) in
+        [(ServerKind::Shared, true), (ServerKind::Shared, false), (ServerKind::PerAgent, false)]
+    {
+        let script = Script::new(|_| {
+            let call = ToolCall::new("call-1", "Go on?");
+            let ask = Step::AskPermission(Permission::new(call));
+            vec![write("/one"), ask, write("/two"), Step::Say("done".into())]
+        });
+        let world = World::new(kind, script).await;
+        let writes = Arc::new(AtomicUsize::new(0));
+        let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+        let _counting = count_writes(&first, &writes);
+        let _deciding = first.events().deciding();
+        let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let turn = within(session.prompt("go")).await.unwrap();
+        has_stored(&first, "mine", StoredEventKind::Permission).await;
+        assert_eq!(writes.load(Ordering::SeqCst), 1);
+        let first = is_alive.then_some((first, turn));
+
+        let (client, second) = world.program().await;
+        let _counting = count_writes(&second, &writes);
+        let mut events = client.events().deciding();
+        let session = second.session("mine");
+        within(session.resume()).await.unwrap();
+        let request = event(&mut events, |event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        })
+        .await;
+        request.allow_once().unwrap();
+        within(session.open_turn_ended()).await;
+        assert_eq!(writes.load(Ordering::SeqCst), 2, "{kind}: each write ran once");
+        second.flush().await.unwrap();
+        let events = stored(&**second.store(), "mine").await;
+        assert_eq!(said(&events).last(), Some(&"done"));
+        let open = second.store().open("mine").await.unwrap();
+        assert!(open.is_empty(), "{kind}: {open:#?}");
+        drop(first);
+    }
+}
