@@ -278,7 +278,7 @@ mod tests {
     fn a_long_answer_never_hides_the_question() {
         for chars in [600, 1_000, 12_000] {
             for size in [1_000, 50_000, 500_000] {
-                let text = turns(4, |n| if n == 4 { "x".repeat(size) } else { "said".to_owned() });
+                let mut text = turns(4, |n| if n == 4 { "x".repeat(size) } else { "said".to_owned() });
                 let text = text.text(limits(50, chars)).unwrap();
                 assert!(text.chars().count() <= chars, "{} of {chars}", text.chars().count());
                 assert!((2..=4).all(|n| text.contains(&format!("question {n}"))), "{chars} {size}: {text}");
