@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::sessions::{SessionStore as _, StoreOptions, StoredEventKind};
-use sandbox_agent_sdk::{Error, NewSession};
+use sandbox_agent_sdk::{Error, NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::Gated;
@@ -66,6 +66,22 @@ async fn options_and_modes_follow_what_the_agent_says_in_few_writes() {
         assert!((1..TIMES as u64 / 10).contains(&writes), "{kind}: {writes} writes");
         client.disconnect().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn the_model_of_a_session_is_the_one_that_was_set_last() {
+    let offered = json!([{"modelId": "small", "name": "s"}, {"modelId": "large", "name": "l"}]);
+    let models = json!({"currentModelId": "small", "availableModels": offered});
+    let script = Script::default().session(json!({ "models": models }));
+    let script =
+        script.on_request(|method, _| (method == "session/set_model").then(|| vec![Step::Finish(json!({}))]));
+    let world = World::new(ServerKind::Shared, script).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    assert_eq!(session.model().await.unwrap().as_deref(), Some("small"));
+    within(session.set_model("large")).await.unwrap();
+    sessions.flush().await.unwrap();
+    assert_eq!(session.model().await.unwrap().as_deref(), Some("large"));
 }
 
 #[tokio::test]

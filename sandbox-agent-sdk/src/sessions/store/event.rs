@@ -27,7 +27,7 @@ open_enum! {
         Permission = "permission",
         /// A question of the agent, as received. Open until it is closed.
         Question = "question",
-        /// Another agent request: `{"method": text, "params": value}`. Open until it is closed.
+        /// Another agent request with which this process begins: `{"method": text}`. Open until it is closed.
         AgentRequest = "agent_request",
         /// The answer to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
         /// or `"error"` in place of the result.
