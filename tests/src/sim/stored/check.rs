@@ -105,6 +105,11 @@ impl History<'_> {
     fn check_words(&self, bound: &BTreeSet<String>) {
         let ledger = self.shared.world.ledger();
         let mut failures = Vec::new();
+        let is_interrupted = |event: &&StoredEvent| {
+            event.turn_end().is_some_and(|end| end.error.is_some_and(|error| error.maybe_executed))
+        };
+        let interrupted: BTreeSet<_> =
+            self.events.iter().filter(is_interrupted).filter_map(|end| end.turn_id.as_ref()).collect();
         // The indexes of words, in the order of the store, with `None` for each mark of a loss.
         let mut stored: Vec<Option<usize>> = Vec::new();
         for event in &self.events {
@@ -131,7 +136,7 @@ impl History<'_> {
                     let is_in_another =
                         event.turn_id.is_some() && emitted.turn.is_some() && event.turn_id.as_ref() != turn;
                     // Where a turn counts as interrupted, what it still says may be in the next one.
-                    if is_in_another && self.shared.world.plan.calm {
+                    if is_in_another && !turn.is_some_and(|turn| interrupted.contains(turn)) {
                         failures.push(format!("u{index} of {:?} is in another turn", emitted.turn));
                     }
                 }
