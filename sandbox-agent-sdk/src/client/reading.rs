@@ -287,7 +287,7 @@ impl Opened {
                 Some(probe) => tokio::select! {
                     biased;
                     // A stream that ends before the probe's response is not read to its end.
-                    event = self.events.recv() => event.ok_or(Error::NotConnected)?,
+                    event = self.events.recv() => event.ok_or_else(|| self.wire_ended())?,
                     probed = probe => {
                         self.probe = None;
                         match probed {
@@ -316,6 +316,16 @@ impl Opened {
             if let Some(entry) = self.read(event) {
                 return Ok(Some(entry));
             }
+        }
+    }
+
+    /// Why the stream has ended before it was read to its end.
+    fn wire_ended(&self) -> Error {
+        match self.wire.state().end_reason() {
+            Some(wire::EndReason::StreamRefused(_)) => {
+                Error::Unsupported { method: "reading the stream".to_owned() }
+            }
+            _ => Error::NotConnected,
         }
     }
 

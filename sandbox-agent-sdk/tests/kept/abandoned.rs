@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use mock_server::{Permission, Script, Step, ToolCall};
+use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::{Value, json};
@@ -163,4 +163,22 @@ async fn a_title_that_came_while_nobody_owned_the_session_is_in_its_record() {
     world.server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     within(second.session("s").resume()).await.unwrap();
     assert_eq!(second.session("s").title().await.unwrap().as_deref(), Some("Found out"));
+}
+
+#[tokio::test]
+async fn a_server_that_allows_no_second_reader_gets_a_gap() {
+    for status in [400, 405] {
+        let steps = vec![Step::Say("begun".into())];
+        let world =
+            World::new(ServerKind::Shared, Script::steps(steps).initialize(Ability::Resume.initialize()))
+                .await;
+        abandon(&world, &["go"]).await;
+        let (_client, second) = world.program().await;
+        within(second.new_session_as("other", NewSession::in_dir("/"))).await.unwrap();
+        world.server.inject(Fault::StreamRefused { status });
+        within(second.session("s").resume()).await.unwrap_or_else(|error| panic!("{status}: {error:?}"));
+        let events = stored(&**second.store(), "s").await;
+        assert!(events.iter().any(|event| event.kind == StoredEventKind::Gap), "{status}: {events:#?}");
+        assert!(second.store().open("s").await.unwrap().is_empty());
+    }
 }
