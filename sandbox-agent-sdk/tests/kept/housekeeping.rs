@@ -6,10 +6,10 @@ use mock_server::{Fault, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::{Append, Change, NewEvent, RecordPatch};
 use sandbox_agent_sdk::sessions::{
-    RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, Suspend,
+    RecordQuery, RetentionPolicy, SessionRecord, SessionStatus, SessionStore, SqliteStore, Suspend,
 };
 use sandbox_agent_sdk::turns::TurnState;
-use sandbox_agent_sdk::{ConnectionState, Error, NewSession, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Error, NewSession, SandboxAgentClient, ServerKind};
 use serde_json::json;
 
 use crate::gated::{Gated, Slowness};
@@ -550,5 +550,67 @@ async fn cancelling_a_session_stops_its_turn_and_archives_it() {
         within(turn.outcome()).await.unwrap();
         let refused = within(session.cancel_session()).await.unwrap_err();
         assert!(matches!(refused, Error::NotAllowed { .. }), "{refused:?}");
+    }
+}
+
+const SIGNALLED: &str = "SIGNAL_TEST_STORE_FILE";
+const SERVER: &str = "SIGNAL_TEST_SERVER_URL";
+
+/// The program that gets a signal: it is this test, started again.
+#[tokio::test]
+async fn a_program_that_shuts_down_on_a_signal() {
+    let (Ok(url), Ok(file)) = (std::env::var(SERVER), std::env::var(SIGNALLED)) else { return };
+    assert_eq!(RetentionPolicy::from_env().idle, Duration::from_secs(7 * 60));
+    let client = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::Shared).build().unwrap();
+    let sessions = client.with_store(SqliteStore::open(file).await.unwrap());
+    let waiting = sessions.shut_down_on_signal(Suspend::Own);
+    let prompting = async {
+        let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+        within(async { session.prompt("one").await?.outcome().await }).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        // It is polled first, and sees every signal from then on.
+        biased;
+        suspended = waiting => assert_eq!(suspended.unwrap(), 1),
+        () = prompting => {}
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_signal_suspends_the_sessions_of_a_program_and_ends_it_in_order() {
+    for signal in ["-TERM", "-INT"] {
+        let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "housekeeping::a_program_that_shuts_down_on_a_signal", "--nocapture"])
+            .env(SERVER, world.server.url())
+            .env(SIGNALLED, world.directory.path().join("sessions.db"))
+            .env("AGENT_SESSION_IDLE_TIMEOUT", "7")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let store = world.store().await;
+        within(async {
+            while !stored(&store, "s").await.iter().any(|event| event.turn_end().is_some()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let status = within(async {
+            loop {
+                if let Some(status) = child.try_wait().unwrap() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        assert!(status.success(), "{signal}: {status}");
+        let record = store.get("s").await.unwrap().unwrap();
+        assert_eq!(record.status, SessionStatus::Suspended, "{signal}");
+        assert_eq!(said(&stored(&store, "s").await), ["re: one; "]);
     }
 }
