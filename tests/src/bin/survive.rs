@@ -178,9 +178,11 @@ async fn sweep(options: &Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let Report { turns, failed_turns, words, gaps, .. } = total;
+    let Report { turns, failed_turns, words, gaps, writes, .. } = total;
     let seconds = started.elapsed().as_secs();
-    println!("{done} rounds, {turns} turns ({failed_turns} failed), {words} words, {gaps} gaps, {seconds} s");
+    println!(
+        "{done} rounds, {turns} turns ({failed_turns} failed), {words} words, {gaps} gaps, {writes} writes, {seconds} s"
+    );
     ExitCode::SUCCESS
 }
 

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use super::words::{WORDS, asks, word};
 
+/// The agent request of which each has to be executed once at most.
+pub(super) const WRITE: &str = "fs/write_text_file";
+
 /// Between two words.
 const PACE: Duration = Duration::from_millis(8);
 
@@ -60,15 +63,20 @@ pub async fn serve(port: u16, ability: Ability) {
     std::future::pending::<()>().await;
 }
 
-/// Says the words of a prompt, half of them behind a permission if it asks for one.
+/// Says the words of a prompt, half of them behind a permission if it asks for one. In between it writes a file, which
+/// has to happen once.
 fn answer(turn: &Turn) -> Vec<Step> {
     let blocks = turn.params["prompt"].as_array().map(Vec::as_slice).unwrap_or_default();
     // A transcript comes before the prompt.
     let prompt = blocks.last().and_then(|block| block["text"].as_str()).unwrap_or_default().to_owned();
+    let params = json!({"path": format!("/{prompt}"), "content": "text"});
+    let write = Step::Request { method: WRITE.to_owned(), params };
+    let mut steps =
+        [say(&prompt, 1, WORDS / 4), vec![write], say(&prompt, WORDS / 4 + 1, WORDS / 2)].concat();
     if !asks(&prompt) {
-        return say(&prompt, 1, WORDS);
+        steps.extend(say(&prompt, WORDS / 2 + 1, WORDS));
+        return steps;
     }
-    let mut steps = say(&prompt, 1, WORDS / 2);
     let call = ToolCall::new(format!("call-{prompt}"), "Say the rest");
     steps.push(Step::AskPermission(Permission::new(call).then(move |outcome| {
         match outcome["outcome"] == "selected" {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use sandbox_agent_sdk::StopReason;
 use sandbox_agent_sdk::sessions::store::TurnEnd;
 use sandbox_agent_sdk::sessions::{StoredEvent, StoredEventKind};
+use sandbox_agent_sdk::update::Missed;
 
 use super::run::Report;
 use super::words::{WORDS, parse_word, session_of};
@@ -99,7 +100,8 @@ impl Turn<'_> {
             }
             (at, last) = (*index, *number);
         }
-        if at > *end_at {
+        // A response may be taken without proof of its order, and says so.
+        if at > *end_at && !end.missing.contains(&Missed::Unverified) {
             found.push(format!("word {last} of `{}` behind the end of the turn, at {at}", self.prompt));
         }
         let is_complete = last == WORDS;

@@ -1,5 +1,6 @@
 //! The server and the program as processes that can be killed.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use sandbox_agent_sdk::sessions::StoredEvent;
 
 use super::agent::Ability;
-use super::program::{Drive, Task};
+use super::program::{Drive, Task, WRITES};
 
 /// The binary that is both, and where its processes write what goes wrong.
 #[derive(Debug, Clone)]
@@ -34,6 +35,7 @@ impl Programs {
         let mut child = Command::new(&self.binary)
             .args(arguments)
             .env("RUST_BACKTRACE", "0")
+            .env(WRITES, self.writes())
             // A process whose parent is gone sees the end of its input.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -41,6 +43,19 @@ impl Programs {
             .spawn()?;
         let output = child.stdout.take().map(BufReader::new);
         Ok(Process { child, output })
+    }
+
+    fn writes(&self) -> PathBuf {
+        self.directory.join("writes")
+    }
+
+    /// The writes that programs executed, with how often each was.
+    pub(super) fn executed(&self) -> BTreeMap<String, usize> {
+        let mut executed = BTreeMap::new();
+        for line in std::fs::read_to_string(self.writes()).unwrap_or_default().lines() {
+            *executed.entry(line.to_owned()).or_default() += 1;
+        }
+        executed
     }
 
     pub(super) fn log(&self) -> PathBuf {

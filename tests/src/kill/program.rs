@@ -5,14 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use sandbox_agent_sdk::error::RpcError;
+use sandbox_agent_sdk::requests::{AgentRequest, Registration};
 use sandbox_agent_sdk::sessions::store::{PostgresStore, SessionStore, SqliteStore, StoreError};
 use sandbox_agent_sdk::sessions::{StoreOptions, StoredClient, StoredSession};
 use sandbox_agent_sdk::{
     ClientTimeouts, Error, NewSession, PermissionPolicy, SandboxAgentClient, ServerKind, StopReason,
 };
+use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::agent::WRITE;
 use super::words::{prompt_text, session_name};
+
+/// Names the file in which the programs of a world write down what they execute.
+pub(super) const WRITES: &str = "SURVIVE_WRITES";
 
 /// Between two attempts of what failed.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -66,6 +73,7 @@ pub async fn drive(drive: Drive) {
         .timeouts(timeouts)
         .build()
         .expect("the options are valid");
+    let _writing = write_down(&client);
     let client = client.with_store_options(store, StoreOptions::new().open_turn_timeout(OPEN_TURN));
     let drive = Arc::new(drive);
     let busy = Arc::new(AtomicUsize::new(0));
@@ -101,6 +109,19 @@ pub async fn drive(drive: Drive) {
             tokio::time::timeout(SETTLE, settling).await.expect("everything settles in time");
         }
     }
+}
+
+/// Executes the writes of the agent: each adds a line to a file that all programs share.
+fn write_down(client: &SandboxAgentClient) -> Option<Registration> {
+    let file = std::env::var_os(WRITES)?;
+    let file = std::fs::File::options().create(true).append(true).open(file).expect("a file");
+    let handler = move |request: AgentRequest| {
+        let line = format!("{}\n", request.params()["path"].as_str().unwrap_or_default());
+        // One call, so that lines of several programs do not mix.
+        let written = (&file).write_all(line.as_bytes());
+        async move { written.map(|()| json!({})).map_err(|error| RpcError::new(-32603, error.to_string())) }
+    };
+    Some(client.requests().register(|request| request.method() == WRITE, handler))
 }
 
 /// Resumes a session, or creates it, as soon as server and store let it.

@@ -68,6 +68,8 @@ pub struct Report {
     pub words: usize,
     /// The stored gaps.
     pub gaps: usize,
+    /// The files that the agent had written.
+    pub writes: usize,
     /// What does not hold.
     pub violations: Vec<String>,
 }
@@ -217,6 +219,10 @@ impl<'a> World<'a> {
             report.add(found);
         }
         store.close().await;
+        let executed = self.programs.executed();
+        report.writes = executed.len();
+        let repeated = executed.iter().filter(|(_, times)| **times > 1);
+        report.violations.extend(repeated.map(|(path, times)| format!("{path} was written {times} times")));
         report
     }
 }
@@ -228,6 +234,7 @@ impl Report {
         self.failed_turns += other.failed_turns;
         self.words += other.words;
         self.gaps += other.gaps;
+        self.writes += other.writes;
         self.violations.extend(other.violations);
     }
 }
