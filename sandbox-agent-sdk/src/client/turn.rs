@@ -14,7 +14,7 @@ use super::session::{Session, TurnState};
 use super::stream::PromptLayer;
 use crate::client::event::Queue;
 use crate::error::Phase;
-use crate::{Error, Prompt, Update, UpdateKind};
+use crate::{Error, Prompt, Update};
 
 mod collected;
 mod driver;
@@ -22,6 +22,7 @@ mod feed;
 mod item;
 mod limits;
 mod outcome;
+mod reload;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 use driver::Driver;
@@ -30,6 +31,7 @@ pub(crate) use item::TurnItem;
 use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
+use reload::Received;
 
 /// The session that a turn runs in: another one once its prompt was sent again. It is held to read or replace the id.
 #[derive(Debug, Clone)]
@@ -66,6 +68,8 @@ pub struct Turn {
     outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
+    /// The text of the prompt, if an incomplete turn is to be loaded again.
+    prompt: Option<String>,
     /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
@@ -122,7 +126,8 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        let prompt = inner.options.reload_incomplete.then(|| prompt.text());
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt, _held: held }
     }
 
     /// Returns the session of the turn.
@@ -220,55 +225,31 @@ impl Turn {
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
     /// received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
-        let mut collected = CollectedTurn::default();
+        let mut received = Received::default();
         while let Some(update) = self.next().await {
-            collected.add(&update);
+            received.add(&update);
         }
         match self.ended().await {
             Ok(outcome) => {
                 let missing = outcome.missing.clone();
-                collected.end(outcome);
+                received.collected.end(outcome);
                 if missing.is_empty() {
-                    return Ok(collected);
+                    return Ok(received.collected);
                 }
-                if self.session.client().inner().options.reload_incomplete
-                    && let Some(whole) = self.reloaded(&collected).await
-                {
+                if let Some(whole) = self.reloaded(&received).await {
                     return Ok(whole);
                 }
-                let incomplete = IncompleteTurn { collected, missing, source: None };
+                let incomplete = IncompleteTurn { collected: received.collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
             Err(error) if is_limit(&error) => {
                 let source = Some(Arc::new(error));
-                let incomplete = IncompleteTurn { collected, missing: Vec::new(), source };
+                let incomplete =
+                    IncompleteTurn { collected: received.collected, missing: Vec::new(), source };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Returns the turn from the agent's own history, if that is complete.
-    async fn reloaded(&self, collected: &CollectedTurn) -> Option<CollectedTurn> {
-        let reloaded = match self.session.reload().await {
-            Ok(reloaded) => reloaded,
-            Err(error) => {
-                tracing::debug!(%error, "an incomplete turn could not be loaded again");
-                return None;
-            }
-        };
-        let history = reloaded.history();
-        if history.iter().any(|update| matches!(update.kind(), UpdateKind::Missed(_))) {
-            return None;
-        }
-        let prompt =
-            history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;
-        let mut whole = CollectedTurn::default();
-        history[prompt + 1..].iter().for_each(|update| whole.add(update));
-        let mut outcome = collected.outcome.clone()?;
-        outcome.missing.clear();
-        whole.end(outcome);
-        Some(whole)
     }
 
     /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].

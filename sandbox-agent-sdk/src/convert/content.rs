@@ -304,6 +304,11 @@ impl Prompt {
             .all(|content| matches!(content, Content::Text { text, .. } if text.trim().is_empty()))
     }
 
+    /// Returns the text of its blocks, joined.
+    pub(crate) fn text(&self) -> String {
+        self.content.iter().filter_map(Content::text).collect()
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         self.content.iter().map(Content::to_value).collect()
     }

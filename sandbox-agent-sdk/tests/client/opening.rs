@@ -186,3 +186,46 @@ async fn an_incomplete_turn_is_filled_from_the_history_of_a_reload() {
         assert!(matches!(within(named.reload()).await, Err(Error::Config(_))));
     }
 }
+
+#[tokio::test]
+async fn an_incomplete_turn_is_filled_only_from_a_history_that_has_it() {
+    let user = |text: &str| ("user_message_chunk", text.to_owned());
+    let agent = |text: &str| ("agent_message_chunk", text.to_owned());
+    let histories = [
+        // The prompt in chunks.
+        (vec![user("before"), agent("old"), user("g"), user("o"), agent("abcd")], true),
+        // A tool result is replayed as a message of the user.
+        (vec![user("go"), agent("ab"), user("result of the tool"), agent("cd")], false),
+        // The turn is missing.
+        (vec![user("before"), agent("old")], false),
+        (vec![], false),
+        // The turn is missing, and an earlier one had the same prompt.
+        (vec![user("go"), agent("old")], false),
+        // A part of the turn is missing.
+        (vec![user("go"), agent("ab")], false),
+    ];
+    for (history, is_filled) in histories {
+        let name = format!("{history:?}");
+        let mut steps: Vec<Step> = history
+            .into_iter()
+            .map(|(kind, text)| json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+            .map(Step::Update)
+            .collect();
+        steps.push(Step::Finish(json!({})));
+        let script = Script::new(|_| ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec())
+            .on_request(move |method, _| (method == "session/load").then(|| steps.clone()));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, ServerKind::Shared).reload_incomplete_turns(true).build().unwrap();
+        let session = session(&client).await;
+        server.inject(Fault::Hole { id: server.last_event_id() + 2 });
+        match within(session.prompt("go").text()).await {
+            Ok(text) => assert_eq!((is_filled, text.as_str()), (true, "abcd"), "{name}"),
+            Err(Error::IncompleteTurn(turn)) => {
+                assert!(!is_filled, "{name}");
+                assert_eq!(turn.collected.text, "acd", "{name}");
+            }
+            Err(error) => panic!("{name}: {error:?}"),
+        }
+        assert_eq!(server.messages("session/load").len(), 1, "{name}");
+    }
+}

@@ -43,7 +43,7 @@ impl Turn {
             queue.end();
         }
         let current = Current::new(session.id());
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt: None, _held: held }
     }
 }
 
