@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::event::Origin;
 use super::hub::Hub;
+use super::network::check_runtime;
 use super::probe;
 use super::stream::LogRecord;
 use crate::connection::Capabilities;
@@ -36,6 +37,14 @@ pub(crate) struct Inner {
 struct Lifecycle {
     phase: Phase,
     previous: Previous,
+}
+
+impl Lifecycle {
+    /// Whether there is no connection, and none is being opened or closed.
+    fn is_idle(&self) -> bool {
+        let Previous { cancelled, closing } = &self.previous;
+        matches!(self.phase, Phase::Idle(_)) && cancelled.is_none() && closing.is_none()
+    }
 }
 
 /// What must end before the next attempt begins, so that its messages and events do not mix with those of the next one.
@@ -134,6 +143,7 @@ impl Inner {
         if agent.trim().is_empty() {
             return Err(Error::config("an agent name is required to connect"));
         }
+        check_runtime()?;
         let attempt = Attempt::new(agent.trim().to_owned());
         let previous = {
             let mut lifecycle = self.lifecycle();
@@ -157,6 +167,7 @@ impl Inner {
 
     /// Closes the connection in any state and starts to connect again.
     pub(super) fn reconnect(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Reconnect, Error> {
+        check_runtime()?;
         let attempt = Attempt::new(old.agent().to_owned());
         let previous = {
             let mut lifecycle = self.lifecycle();
@@ -257,9 +268,12 @@ impl Inner {
     }
 
     /// Closes the connection, or cancels the attempt, within a deadline.
-    pub(crate) async fn disconnect(&self) {
+    pub(crate) async fn disconnect(&self) -> Result<(), Error> {
         let (phase, previous) = {
             let mut lifecycle = self.lifecycle();
+            if !lifecycle.is_idle() {
+                check_runtime()?;
+            }
             let phase = std::mem::replace(&mut lifecycle.phase, Phase::Idle(None));
             match &phase {
                 Phase::Connected(connection) => {
@@ -292,11 +306,15 @@ impl Inner {
                 }
             }
         }
+        Ok(())
     }
 
     /// Closes the connection if no call is pending and no turn is running. A turn that begins at the same time either
     /// keeps the connection open, or finds none and is not sent.
     pub(crate) async fn disconnect_if_idle(&self) -> bool {
+        if check_runtime().is_err() {
+            return false;
+        }
         let connection = {
             let mut lifecycle = self.lifecycle();
             let Phase::Connected(connection) = &lifecycle.phase else { return false };
@@ -326,6 +344,7 @@ impl Inner {
     /// Returns the connection, and waits for it while connecting. If connecting in the background failed, this tries
     /// again once, unless this call has waited for the failed attempt.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        check_runtime()?;
         let mut tried = false;
         loop {
             let attempt = match &self.lifecycle().phase {

@@ -10,6 +10,7 @@ use futures::{Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::network::check_runtime;
 use super::session::{Session, TurnState};
 use super::stream::PromptLayer;
 use crate::client::event::Queue;
@@ -94,12 +95,16 @@ impl Turn {
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
         let (limits, limited) = watch::channel(TurnLimits::default());
-        let state = match prompt.is_empty() {
-            true => {
-                sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
+        let checked = match prompt.is_empty() {
+            true => Err(Error::config("a prompt needs content")),
+            false => check_runtime(),
+        };
+        let state = match checked {
+            Err(error) => {
+                sender.send_replace(Some(Err(error)));
                 None
             }
-            false => Some(inner.hub.begin_turn(session.id(), &queue)),
+            Ok(()) => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
         let current = Current::new(session.id());
         let driver = Driver {
@@ -117,7 +122,7 @@ impl Turn {
             Some(TurnState::Running) => driver.refuse(),
             Some(state) => {
                 if !inner.spawn(driver.run(dropped, state)) {
-                    // Nothing runs outside a runtime; the sender is gone with the driver, and the outcome says so.
+                    // The client is gone, and the sender with the driver: the outcome says so.
                     if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }

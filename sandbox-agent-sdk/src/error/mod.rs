@@ -308,6 +308,7 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Status(error) => Self::Status(error),
+            StoreError::NoRuntime => Self::config(error.to_string()),
             StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
             error => Self::Store(error),
         }

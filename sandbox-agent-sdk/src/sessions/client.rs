@@ -15,6 +15,7 @@ use super::store::{
     StoreError,
 };
 use super::tracker::{Ask, Command, Wish};
+use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::{Error, Events, NewSession, SandboxAgentClient};
@@ -223,6 +224,7 @@ impl StoredClient {
     }
 
     pub(super) async fn flush_until(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
+        check_runtime()?;
         let waits = self.shared.all_tracked().into_iter().map(|(_, handle)| async move {
             let (done, flushed) = oneshot::channel();
             handle.inbox.note(Command::Flush(done));
@@ -253,6 +255,7 @@ impl StoredClient {
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
+            check_runtime()?;
             let deadline = client.shared.flush_deadline();
             client.shared.feed.set_asleep(false);
             client.shared.leave_endpoint_in_use(&client.client, deadline).await;
