@@ -14,7 +14,6 @@ use super::network::check_runtime;
 use super::session::{Session, TurnState};
 use super::stream::PromptLayer;
 use crate::client::event::Queue;
-use crate::error::Phase;
 use crate::{Error, Prompt, Update};
 
 mod collected;
@@ -29,7 +28,7 @@ pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 use driver::Driver;
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
-use limits::TurnLimits;
+use limits::{TurnLimits, is_limit};
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
 use reload::Received;
@@ -149,7 +148,7 @@ impl Turn {
 
     /// Cancels the turn if it does not end within this duration.
     ///
-    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]. [`text`](Self::text) and
+    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
         self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
@@ -161,7 +160,7 @@ impl Turn {
     /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
     /// client. Choose it generously: agents that retry a failing model may be silent for minutes.
     ///
-    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`]. [`text`](Self::text) and
+    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
         self.session.client().inner().hub.time_progress(self.session.id());
@@ -313,9 +312,4 @@ impl fmt::Debug for Turn {
         let over = self.outcome.borrow().is_some();
         f.debug_struct("Turn").field("session", &self.session).field("over", &over).finish_non_exhaustive()
     }
-}
-
-/// Whether a limit of the turn caused an error.
-fn is_limit(error: &Error) -> bool {
-    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

@@ -382,7 +382,8 @@ impl Error {
         match self {
             Self::AgentEnded(end) => end.sent,
             Self::ConnectionEnded { sent, .. } => *sent,
-            Self::Timeout(timeout) => timeout.phase != Phase::Outbox,
+            Self::Timeout(timeout) => timeout.sent,
+            Self::IncompleteTurn(turn) => turn.source.as_ref().is_none_or(|source| source.maybe_executed()),
             // The status comes from a gateway, or from the server before it forwarded the call.
             Self::Http(error) => error.status >= 500 && error.status != 503,
             Self::Disconnected { .. }
@@ -393,7 +394,6 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
-            | Self::IncompleteTurn(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
             Self::Config(_)
