@@ -412,11 +412,9 @@ impl Error {
             | Self::UploadInterrupted { .. }
             | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
-            | Self::Encode { .. }
-            // The agent received the call and rejected it.
-            | Self::LoginRequired(_)
-            | Self::Rpc { executed: false, .. } => false,
-            Self::Rpc { executed: true, .. } => true,
+            | Self::Encode { .. } => false,
+            Self::LoginRequired(login) => login.executed,
+            Self::Rpc { executed, .. } => *executed,
             #[cfg(feature = "sessions")]
             Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
         }
@@ -447,11 +445,7 @@ impl Error {
             return true;
         }
         // Agents use the same code for other errors, so the message is checked too.
-        self.rpc_error().is_some_and(|rpc| {
-            let message = rpc.message.to_lowercase();
-            rpc.code == -32000
-                && ["auth", "api key", "log in", "login"].iter().any(|word| message.contains(word))
-        })
+        self.rpc_error().is_some_and(|rpc| rpc.code == -32000 && rpc.is_about_login())
     }
 
     /// Returns whether the requested resource does not exist.

@@ -60,6 +60,20 @@ impl RpcError {
         Some(words.trim()).filter(|words| !words.is_empty())
     }
 
+    /// Whether the message mentions a login.
+    pub(super) fn is_about_login(&self) -> bool {
+        let message = self.message.to_lowercase();
+        // Not "author" or "authority".
+        let is_auth = |after: &str| {
+            !after.starts_with("or") || ["oriz", "oris"].iter().any(|end| after.starts_with(end))
+        };
+        // Not "catalog in use".
+        let is_word = |at: usize| !message[..at].ends_with(char::is_alphanumeric);
+        message.match_indices("auth").any(|(at, found)| is_auth(&message[at + found.len()..]))
+            || ["log in", "login"].iter().any(|word| message.match_indices(word).any(|(at, _)| is_word(at)))
+            || message.contains("api key")
+    }
+
     pub(crate) fn into_wire(self) -> acp_http_client::RpcError {
         let error = acp_http_client::RpcError::new(self.code, self.message);
         match self.data {

@@ -67,7 +67,26 @@ fn a_required_login_is_distinguished_from_an_ended_agent() {
     assert!(rpc("Authentication required").is_login_required());
     // The message of gemini.
     assert!(rpc("Gemini API key is missing or not configured.").is_login_required());
-    assert!(!rpc("session already ended").is_login_required());
+    for message in [
+        "Unauthorized",
+        "OAuth token expired",
+        "auth_required",
+        "not authorised",
+        "please log in",
+        "Login first",
+    ] {
+        assert!(rpc(message).is_login_required(), "{message}");
+    }
+    let others = [
+        "session already ended",
+        "no author in the commit",
+        "unknown authority",
+        "catalog in use",
+        "cannot reauthor",
+    ];
+    for message in others {
+        assert!(!rpc(message).is_login_required(), "{message}");
+    }
 }
 
 #[test]

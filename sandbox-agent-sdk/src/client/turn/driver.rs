@@ -173,8 +173,8 @@ impl Driver {
             Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
             // Agents end a turn that this client has cancelled in many ways.
             Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
-            Err(Error::Rpc { error, .. }) if cancelled => {
-                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
+            Err(error @ (Error::Rpc { .. } | Error::LoginRequired(_))) if cancelled => {
+                Ok(TurnOutcome::cancelled(json!({ "error": error.rpc_error() }), self.missing()))
             }
             outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
         };
@@ -187,6 +187,10 @@ impl Driver {
             }
             // The agent may have done a part of the work before it failed.
             Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
+            Err(Error::LoginRequired(mut login)) => {
+                login.executed = true;
+                Err(Error::LoginRequired(login))
+            }
             outcome => outcome,
         }
     }
