@@ -22,7 +22,7 @@ use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
 use crate::requests::ELICITATION_COMPLETE;
-use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
+use crate::{ConnectionState, Error, Event, TerminationInfo, Update, UpdateKind};
 
 mod exit;
 mod shared;
@@ -148,8 +148,7 @@ impl EventLoop {
                 self.hub.publish(&Event::Lagged(count));
             }
             wire::Event::Malformed(malformed) => {
-                let (reason, start) = (malformed.reason, malformed.start);
-                self.hub.publish(&Event::Malformed { reason, start, lost: false });
+                self.hub.publish(&malformed_event(malformed));
             }
             wire::Event::TooLarge { error } => {
                 let reason = error.to_string();
@@ -208,6 +207,9 @@ impl EventLoop {
         let mut update = Update::from_json(&notification.params, origin);
         if origin == Origin::Live && self.hub.is_replay(&update) {
             update.mark_history();
+        }
+        if matches!(update.kind(), UpdateKind::Unreadable { .. }) && update.session_id().is_empty() {
+            self.hub.miss(Missed::Malformed);
         }
         self.hub.publish_at(&Event::Update(update), at);
     }
@@ -329,6 +331,11 @@ impl Drop for EventLoop {
             let _ = responder.ignore();
         }
     }
+}
+
+pub(super) fn malformed_event(malformed: wire::Malformed) -> Event {
+    let wire::Malformed { reason, start, lost, .. } = malformed;
+    Event::Malformed { reason, start, lost }
 }
 
 /// The number of an event, with its content.

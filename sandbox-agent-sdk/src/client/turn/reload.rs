@@ -13,7 +13,7 @@ pub(super) struct Received {
 
 impl Received {
     pub(super) fn add(&mut self, update: &Update) {
-        if let UpdateKind::Missed(_) = update.kind() {
+        if is_hole(update) {
             self.holes.push(self.collected.text.len());
         }
         self.collected.add(update);
@@ -57,12 +57,15 @@ impl Turn {
     }
 }
 
+/// Whether something is missing here.
+fn is_hole(update: &Update) -> bool {
+    matches!(update.kind(), UpdateKind::Missed(_) | UpdateKind::Unreadable { .. })
+}
+
 /// Returns the updates after the last message of the user, if that is the prompt and the history is complete.
 ///
 /// An agent may not have stored the turn, or replay the results of tools as messages of the user.
 fn turn_of<'a>(history: &'a [Update], prompt: &str) -> Option<&'a [Update]> {
-    let is_hole =
-        |update: &Update| matches!(update.kind(), UpdateKind::Missed(_) | UpdateKind::Unreadable { .. });
     if prompt.trim().is_empty() || history.iter().any(is_hole) {
         return None;
     }
