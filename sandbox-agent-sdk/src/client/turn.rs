@@ -94,11 +94,7 @@ impl Turn {
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
         let (limits, limited) = watch::channel(TurnLimits::default());
-        let checked = match prompt.is_empty() {
-            true => Err(Error::config("a prompt needs content")),
-            false => check_runtime(),
-        };
-        let state = match checked {
+        let state = match prompt.check().and_then(|()| check_runtime()) {
             Err(error) => {
                 sender.send_replace(Some(Err(error)));
                 None

@@ -87,6 +87,7 @@ impl StoredClient {
         id: impl Into<String>,
         new: NewSession,
     ) -> Result<StoredSession, Error> {
+        new.check()?;
         let id = id.into();
         let boxed = Box::new(new.clone());
         self.shared.ask(&self.client, &id, |answer| Ask::Create { new: boxed, answer }).await?;
@@ -121,6 +122,7 @@ impl StoredClient {
         id: impl Into<String>,
         new: NewSession,
     ) -> Result<StoredSession, Error> {
+        new.check()?;
         let id = id.into();
         let is_there = self.shared.in_time(self.shared.store.get(&id)).await?.is_some();
         if !is_there {

@@ -119,6 +119,7 @@ impl StoredSession {
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
+            prompt.check()?;
             check_runtime()?;
             session.refuse_second_turn().await?;
             let deadline = Instant::now() + session.client.shared.options.open_turn_timeout;
