@@ -14,6 +14,7 @@ use super::probe;
 use super::stream::LogRecord;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
+use crate::error::LostReason;
 use crate::requests::Requests;
 use crate::{ClientOptions, ConnectionState, Error, Event};
 
@@ -371,6 +372,30 @@ impl Inner {
         }
     }
 
+    /// Makes a call on the connection. Reconnects and repeats it once if the server has forgotten the connection, and
+    /// so certainly did not execute the call. Not for calls about a session, which has ended with the connection.
+    pub(super) async fn call<T, F>(self: &Arc<Self>, call: impl Fn(Arc<Connection>) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let connection = self.connection().await?;
+        match call(Arc::clone(&connection)).await {
+            Err(error) if is_gone(&error) => call(self.reconnected(&connection).await?).await,
+            result => result,
+        }
+    }
+
+    /// Reconnects after the server has forgotten the connection, once for all callers.
+    async fn reconnected(self: &Arc<Self>, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
+        match self.reconnect(gone)? {
+            Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
+                attempt.finished().await?;
+                self.connection().await
+            }
+            Reconnect::Done(connection) => Ok(connection),
+        }
+    }
+
     /// Returns the current connection, if there is one.
     pub(crate) fn present(&self) -> Option<Arc<Connection>> {
         match &self.lifecycle().phase {
@@ -410,6 +435,11 @@ impl Inner {
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a call was certainly not executed because the server has forgotten the connection.
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }
 
 impl fmt::Debug for Inner {

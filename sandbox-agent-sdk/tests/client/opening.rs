@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::session::ListSessions;
-use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, OpenSession, ServerKind, Session};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, Event, NewSession, OpenSession, SandboxAgentClient, ServerKind, Session,
+};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
@@ -27,15 +29,51 @@ async fn a_relative_directory_is_rejected_before_anything_is_sent() {
             assert!(matches!(result, Err(Error::Config(_))), "{directory}: {result:?}");
         }
     }
+    for directory in ["", "work", "~"] {
+        let new = NewSession::in_dir("/").additional_directory(directory);
+        let open = OpenSession::in_dir("/").additional_directory(directory);
+        let results: [Result<(), Error>; 3] = [
+            within(client.new_session(new)).await.map(drop),
+            within(client.load_session(session.id(), open)).await.map(drop),
+            within(client.list_sessions(ListSessions::in_dir(directory)).all()).await.map(drop),
+        ];
+        for result in results {
+            assert!(matches!(result, Err(Error::Config(_))), "{directory}: {result:?}");
+        }
+    }
     assert_eq!(server.messages("session/new").len(), 1);
-    for method in ["session/load", "session/resume", "session/fork"] {
+    for method in ["session/load", "session/resume", "session/fork", "session/list"] {
         assert!(server.messages(method).is_empty(), "{method}");
     }
     let path = std::path::Path::new("/work").join("deep");
     within(client.new_session(NewSession::in_dir(&path))).await.unwrap();
     within(client.new_session(NewSession::in_dir("C:\\work"))).await.unwrap();
     assert_eq!(server.messages("session/new")[1]["params"]["cwd"], "/work/deep");
-    let _ = ListSessions::in_dir(&path);
+    within(client.list_sessions(ListSessions::in_dir(&path)).all()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fork_has_the_requested_mode_and_model_and_can_be_loaded_again() {
+    for kind in KINDS {
+        let modes = json!({"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]});
+        let models = json!({"currentModelId": "small", "availableModels": [{"modelId": "small"}, {"modelId": "large"}]});
+        let script = Script::default().on_request(move |method, _| match method {
+            "session/fork" => {
+                Some(vec![Step::Finish(json!({"sessionId": "f", "modes": modes, "models": models}))])
+            }
+            "session/set_mode" | "session/set_model" | "session/load" => Some(vec![Step::Finish(json!({}))]),
+            _ => None,
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let new = NewSession::in_dir("/fork").mode("code").model("large");
+        let forked = within(session.fork(new)).await.unwrap();
+        let sent = |method: &str| server.messages(method)[0]["params"].clone();
+        assert_eq!(sent("session/set_mode"), json!({"sessionId": "f", "modeId": "code"}), "{kind}");
+        assert_eq!(sent("session/set_model"), json!({"sessionId": "f", "modelId": "large"}), "{kind}");
+        within(forked.reload()).await.unwrap();
+        assert_eq!(sent("session/load")["cwd"], "/fork");
+    }
 }
 
 #[tokio::test]
@@ -113,6 +151,38 @@ async fn the_first_call_after_a_server_restart_is_repeated_if_it_was_not_execute
     server.restart(State::Lost).await;
     let session = session(&client).await;
     assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
+}
+
+#[tokio::test]
+async fn every_call_that_names_no_session_is_repeated_after_a_server_restart() {
+    let script = Script::default().on_request(|method, _| {
+        let listed = json!({"sessions": [{"sessionId": "s", "cwd": "/"}], "models": [], "x": 1});
+        let known = ["session/list", "authenticate", "logout", "_x/any", "_sandboxagent/session/list_models"];
+        known.contains(&method).then(|| vec![Step::Finish(listed)])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = &client(&server, ServerKind::PerAgent);
+    session(client).await;
+    type Call<'a> = futures::future::BoxFuture<'a, Result<(), Error>>;
+    let calls: [(&str, fn(&SandboxAgentClient) -> Call<'_>); 6] = [
+        ("list_sessions", |client| {
+            Box::pin(async { client.list_sessions(ListSessions::all()).all().await.map(drop) })
+        }),
+        ("get_session", |client| Box::pin(async { client.get_session("s").await.map(drop) })),
+        ("list_models", |client| Box::pin(async { client.list_models(None).await.map(drop) })),
+        ("authenticate", |client| client.authenticate("key")),
+        ("logout", |client| client.logout()),
+        ("raw_request", |client| Box::pin(async { client.raw_request("_x/any", json!({})).await.map(drop) })),
+    ];
+    for (name, call) in calls {
+        server.restart(State::Lost).await;
+        let result = within(call(client)).await;
+        assert!(result.is_ok(), "{name}: {result:?}");
+    }
+    // A call about a session is not repeated: the new agent does not have the session.
+    server.restart(State::Lost).await;
+    let about = within(client.raw_request("_x/any", json!({"sessionId": "s"}))).await;
+    assert!(matches!(about, Err(Error::ConnectionEnded { .. })), "{about:?}");
 }
 
 #[tokio::test]
