@@ -102,6 +102,22 @@ impl Attempt {
     }
 }
 
+/// The task of an attempt. Its drop settles the attempt, also when its runtime ends.
+struct Running {
+    inner: Arc<Inner>,
+    attempt: Arc<Attempt>,
+    trigger: Trigger,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.attempt.outcome.borrow().is_none() {
+            let gone = "connecting stopped because its tokio runtime or its client is gone";
+            self.inner.settle(&self.attempt, Err(Error::config(gone)), self.trigger);
+        }
+    }
+}
+
 /// Why a connection is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
@@ -187,14 +203,12 @@ impl Inner {
     }
 
     fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
-        let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
-        let started = self.spawn(async move { inner.run(&task, trigger, previous).await });
-        if !started {
-            self.settle(attempt, Err(Error::NotConnected), Trigger::Call);
-        }
+        let running = Running { inner: Arc::clone(self), attempt: Arc::clone(attempt), trigger };
+        // A task that is not started is dropped, which settles the attempt.
+        self.spawn(async move { running.inner.run(&running.attempt, trigger, previous).await });
     }
 
-    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
+    async fn run(self: &Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
         let Previous { cancelled, closing } = previous;
         if let Some(old) = cancelled {
             // Its own caller gets the outcome.

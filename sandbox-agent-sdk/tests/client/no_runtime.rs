@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use futures::FutureExt;
 use mock_server::MockServer;
 use sandbox_agent_sdk::local::LocalError;
 use sandbox_agent_sdk::session::{ListSessions, SessionMetadata};
@@ -15,7 +16,9 @@ use sandbox_agent_sdk::tools::{
     ConfinedFiles, FileError, ReadText, Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals,
     TextFiles,
 };
-use sandbox_agent_sdk::{Error, NewSession, OpenSession, SandboxAgentClient, Turn};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, NewSession, OpenSession, SandboxAgentClient, ServerKind, Turn,
+};
 use serde_json::json;
 
 use super::support::{KINDS, client, session, within};
@@ -150,4 +153,44 @@ fn optional_parts_without_a_runtime_return_errors() {
     assert!(matches!(created, Err(TerminalError::Io { .. })), "{created:?}");
     let started = polled("start_local", SandboxAgentClient::start_local().binary("/bin/true").start());
     assert!(matches!(started, Err(LocalError::Machine { .. })), "{started:?}");
+}
+
+#[test]
+fn an_attempt_to_connect_ends_with_its_runtime() {
+    // It accepts connections and never responds.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for auto_connect in [true, false] {
+        let first = runtime();
+        let client = first.block_on(async {
+            let builder = SandboxAgentClient::builder(&url).agent("mock").server(ServerKind::Shared);
+            builder.auto_connect(auto_connect).build().unwrap()
+        });
+        let mut connecting = match auto_connect {
+            true => futures::future::pending().boxed(),
+            false => client.connect(),
+        };
+        let pending = first.block_on(async {
+            let pending = connecting.as_mut().now_or_never().is_none();
+            // The connection is there: the attempt waits for a response.
+            tokio::task::spawn_blocking({
+                let listener = listener.try_clone().unwrap();
+                move || listener.accept().unwrap()
+            })
+            .await
+            .unwrap();
+            pending
+        });
+        assert!(pending && client.state() == ConnectionState::Connecting);
+        drop(first);
+        runtime().block_on(async {
+            if !auto_connect {
+                let outcome = within(connecting).await;
+                assert!(matches!(outcome, Err(Error::Config(_))), "{outcome:?}");
+            }
+            assert_eq!(client.state(), ConnectionState::Disconnected);
+        });
+    }
 }

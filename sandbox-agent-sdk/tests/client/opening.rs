@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use mock_server::{Fault, MockServer, Script, State, Step};
+use mock_server::{Fault, MockServer, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{
-    ConnectionState, Error, Event, NewSession, OpenSession, SandboxAgentClient, ServerKind, Session,
+    ConnectionState, Error, Event, NewSession, OpenSession, PermissionDecision, PermissionRequest,
+    SandboxAgentClient, ServerKind, Session,
 };
 use serde_json::{Value, json};
 
@@ -212,6 +213,31 @@ async fn disconnecting_has_one_deadline() {
     server.inject(Fault::PostHangs);
     server.inject(Fault::DeleteHangs);
     within(client.disconnect()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disconnecting_does_not_wait_for_code_of_the_application() {
+    for kind in KINDS {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
+        let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
+        let (entered, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        // A policy that blocks the thread that reads the connection.
+        let policy = move |_: &PermissionRequest| {
+            entered.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            PermissionDecision::Refuse
+        };
+        let client = options(&server, kind).permission_policy(policy).build().unwrap();
+        let session = session(&client).await;
+        let turn = session.prompt("go");
+        within(waiting.recv()).await.unwrap();
+        let disconnected = tokio::time::timeout(LIMIT / 2, client.disconnect()).await;
+        drop(release);
+        disconnected.expect("it has a deadline").unwrap();
+        drop(turn);
+    }
 }
 
 #[tokio::test]
