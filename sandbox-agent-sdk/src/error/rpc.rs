@@ -7,10 +7,13 @@ use serde_json::Value;
 
 use crate::convert::text::printable;
 
+/// How much of `data` is shown as JSON.
+const DATA_CHARS: usize = 512;
+
 /// An error response with code, message and data.
 ///
-/// `Display` shows the message, the code and the text in `data`. It is safe to print: it
-/// [escapes](crate::convert::text::printable) control characters.
+/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. It is safe to
+/// print: it [escapes](crate::convert::text::printable) control characters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
@@ -86,10 +89,27 @@ impl RpcError {
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (code {})", printable(&self.message), self.code)?;
-        match self.details().filter(|details| !self.message.contains(details)) {
-            Some(details) => write!(f, ": {}", printable(details)),
+        let details = self.details().map(str::to_owned).or_else(|| self.data.as_ref().and_then(compact));
+        match details.filter(|details| !self.message.contains(details)) {
+            Some(details) => write!(f, ": {}", printable(&details)),
             None => Ok(()),
         }
+    }
+}
+
+/// Returns data as compact JSON, cut if it is long; `None` if there is nothing in it.
+fn compact(data: &Value) -> Option<String> {
+    let is_empty = match data {
+        Value::Null => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
+    let text = (!is_empty).then(|| data.to_string())?;
+    match text.char_indices().nth(DATA_CHARS) {
+        Some((end, _)) => Some(format!("{}…", &text[..end])),
+        None => Some(text),
     }
 }
 

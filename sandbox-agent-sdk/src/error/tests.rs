@@ -141,3 +141,20 @@ fn causes_are_shown_once_and_preserved() {
     assert!(ended.is_unauthorized());
     assert_eq!(ended.problem().unwrap().short_kind(), "token_invalid");
 }
+
+#[test]
+fn an_error_response_shows_what_its_data_has() {
+    let shown = |data| RpcError::new(-32603, "Internal error").with_data(data).to_string();
+    assert_eq!(shown(json!({"details": "no disk"})), "Internal error (code -32603): no disk");
+    assert_eq!(
+        shown(json!({"errorKind": "billing"})),
+        r#"Internal error (code -32603): {"errorKind":"billing"}"#
+    );
+    assert_eq!(shown(json!(["a", 1])), r#"Internal error (code -32603): ["a",1]"#);
+    for nothing in [json!(null), json!({}), json!([]), json!("")] {
+        assert_eq!(shown(nothing), "Internal error (code -32603)");
+    }
+    let attack = shown(json!({"a": "\u{1b}]0;owned\u{7}\u{9b}2J", "b": "x".repeat(10_000)}));
+    assert!(!attack.contains(char::is_control) && attack.contains("owned"), "{attack}");
+    assert!(attack.chars().count() < 600 && attack.ends_with('…'), "{attack}");
+}
