@@ -193,6 +193,11 @@ impl StdError for EndReasonError {
 }
 
 impl Error {
+    /// The error of a call without a tokio runtime, in which timers and sockets panic.
+    pub(crate) fn no_runtime() -> Self {
+        Self::Config("a call needs a tokio runtime".to_owned())
+    }
+
     /// The error of a request that was made after the end.
     pub(crate) fn terminated(reason: EndReason) -> Self {
         Self::Terminated { reason: EndReasonError(reason), pending: false }

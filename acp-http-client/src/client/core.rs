@@ -126,6 +126,9 @@ impl Core {
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(Error::no_runtime());
+        }
         match &*self.state.borrow() {
             ConnectionState::Terminated(reason) => Err(Error::terminated(reason.clone())),
             _ => Ok(()),

@@ -192,6 +192,9 @@ impl AcpHttpClient {
     ///
     /// Every pending request fails with [`EndReason::Closed`]. Further calls return the same outcome.
     pub async fn close(&self) -> CloseOutcome {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return CloseOutcome::Unconfirmed(Error::no_runtime());
+        }
         let mut outcome = self.handle.start_closing();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or(CloseOutcome::NothingToClose),

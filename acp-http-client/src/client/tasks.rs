@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::task::JoinHandle;
+use tokio::{runtime::Handle, task::JoinHandle};
 use tracing::{Instrument, Span};
 
 /// Owns every task of a connection. A task that has finished takes no memory.
@@ -37,8 +37,9 @@ impl Tasks {
         Self { span, running: Arc::new(Running { handles }) }
     }
 
-    /// Starts a task; `false` if the connection has ended.
+    /// Starts a task; `false` if the connection has ended or there is no runtime.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        let Ok(runtime) = Handle::try_current() else { return false };
         let Some(number) = self.running.reserve() else { return false };
         let finished = Finished { running: self.running.clone(), number };
         let task = async move {
@@ -46,7 +47,7 @@ impl Tasks {
             task.await;
         };
         // Not under the lock: a runtime that shuts down drops the task at once, and its destructor takes the lock.
-        let task = tokio::spawn(task.instrument(self.span.clone()));
+        let task = runtime.spawn(task.instrument(self.span.clone()));
         match self.running.lock().as_mut() {
             Some(handles) => {
                 // A finished task is no longer in the table.

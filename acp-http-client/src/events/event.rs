@@ -216,16 +216,18 @@ pub struct Malformed {
     pub reason: String,
     /// The beginning of the event's data.
     pub start: String,
+    /// Whether a message about a session may be lost: the event is damaged JSON, or contains a session id.
+    pub lost: bool,
 }
 
 impl Malformed {
     /// How much of the data is stored.
     const START_CHARS: usize = 1024;
 
-    pub(crate) fn new(event_id: Option<EventId>, data: &[u8], reason: impl Into<String>) -> Self {
+    pub(crate) fn new(event_id: Option<EventId>, data: &[u8], reason: impl Into<String>, lost: bool) -> Self {
         let start = String::from_utf8_lossy(&data[..data.len().min(4 * Self::START_CHARS)]);
         let start = start.chars().take(Self::START_CHARS).collect();
-        Self { event_id, reason: reason.into(), start }
+        Self { event_id, reason: reason.into(), start, lost }
     }
 }
 
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_malformed_event_and_a_stream_are_safe_to_print() {
-        let malformed = Malformed::new(None, b"x", "unknown variant `\u{1b}[2J`");
+        let malformed = Malformed::new(None, b"x", "unknown variant `\u{1b}[2J`", false);
         assert_eq!(malformed.to_string(), "malformed event: unknown variant `\\u{1b}[2J`");
         assert_eq!(EventSource::Session("\u{9b}2J".into()).to_string(), "session \\u{9b}2J");
     }

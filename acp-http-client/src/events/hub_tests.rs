@@ -62,7 +62,7 @@ fn ids_and_methods_count_in_the_budget() {
         (other(Event::Notification(notification.clone())), 2),
         (other(Event::AgentRequest { id: id.clone(), request: notification }), 3),
         (other(Event::UnmatchedResponse { id: id.clone(), raw: params, origin: Origin::Live, event_id }), 2),
-        (other(Event::Malformed(Malformed::new(meta.event_id, b"", &*long))), 2),
+        (other(Event::Malformed(Malformed::new(meta.event_id, b"", &*long, false))), 2),
         (other(Event::ResponseLost { id, method: long.clone(), error }), 2),
     ];
     for (event, texts) in weights {

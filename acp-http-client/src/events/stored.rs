@@ -75,7 +75,7 @@ fn read(params: Bytes, meta: Meta) -> Event {
     match content.unreadable() {
         Some(error) => {
             let reason = format!("the parameters of an update cannot be read: {error}");
-            Event::Malformed(Malformed::new(meta.event_id, content.raw().as_bytes(), reason))
+            Event::Malformed(Malformed::new(meta.event_id, content.raw().as_bytes(), reason, true))
         }
         None => Event::Update(Update { content, meta }),
     }

@@ -83,7 +83,7 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
         Body::Request { id, method, params } => {
             let session = peek_session(&params).map_or(0, |session| session.len());
             if let Err(error) = MessageError::check_length("the session id", session, &core.options.limits) {
-                return report(core, event_id, &message.raw, &error);
+                return report(core, event_id, &message.raw, &error, false);
             }
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
@@ -193,16 +193,16 @@ fn cancel_call(core: &Core, params: &Bytes) {
 /// Reports an event that is not a message.
 fn malformed(core: &Core, event_id: Option<EventId>, data: &Bytes, error: &MessageError) {
     core.tap(Direction::Inbound, event_id.as_ref(), data);
-    report(core, event_id, data, error);
+    report(core, event_id, data, error, error.may_hide_message(data));
 }
 
 /// Reports an event whose id is over the limit. The event itself is delivered without an id.
 pub(super) fn id_too_long(core: &Core, size: usize, start: &[u8]) {
     let limit = core.options.limits.id;
-    report(core, None, start, &MessageError::TooLong { what: "the id of the event", size, limit });
+    report(core, None, start, &MessageError::TooLong { what: "the id of the event", size, limit }, false);
 }
 
-fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageError) {
+fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageError, lost: bool) {
     core.stats.malformed.fetch_add(1, Ordering::Relaxed);
     // The error itself may quote what the server sent.
     tracing::debug!(?event_id, reason = error.kind(), "malformed event");
@@ -211,6 +211,6 @@ fn report(core: &Core, event_id: Option<EventId>, data: &[u8], error: &MessageEr
             let seen = limit.saturating_add(1);
             Event::TooLarge { error: Error::MessageTooLarge { limit, seen, event_id } }
         }
-        _ => Event::Malformed(Malformed::new(event_id, data, error.to_string())),
+        _ => Event::Malformed(Malformed::new(event_id, data, error.to_string(), lost)),
     });
 }

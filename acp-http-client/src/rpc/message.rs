@@ -66,6 +66,13 @@ impl MessageError {
         }
     }
 
+    /// Whether the data may be a damaged message about a session. Agents also print JSON that is not a message.
+    pub(crate) fn may_hide_message(&self, data: &[u8]) -> bool {
+        const SESSION: &[u8] = b"\"sessionId\"";
+        let is_damaged = matches!(self, Self::NotAnObject(_)) && data.trim_ascii_start().starts_with(b"{");
+        is_damaged || data.windows(SESSION.len()).any(|part| part == SESSION)
+    }
+
     /// An error if something is longer than the limit for ids.
     pub(crate) fn check_length(what: &'static str, size: usize, limits: &Limits) -> Result<(), Self> {
         let limit = limits.id;

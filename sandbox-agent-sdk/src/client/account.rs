@@ -4,7 +4,6 @@ use futures::future::BoxFuture;
 use serde_json::json;
 
 use super::calls::Needs;
-use super::connection::name_agent;
 use super::handle::SandboxAgentClient;
 use super::names::{DELETE, LOGOUT};
 use super::session::Session;
@@ -28,12 +27,7 @@ impl SandboxAgentClient {
     /// [`Error::Unsupported`] if the agent cannot log out, [`Error::Rpc`] if it refuses.
     pub fn logout(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
-            let mut params = json!({});
-            name_agent(&mut params, connection.kind(), connection.agent());
-            connection.optional(LOGOUT, params, None, Needs::Nothing).await.map(drop)
-        })
+        Box::pin(async move { client.ask_agent(LOGOUT, &json!({})).await })
     }
 }
 

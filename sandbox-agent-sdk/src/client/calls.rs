@@ -282,7 +282,7 @@ impl Connection {
     fn login_required(&self, error: Error) -> Error {
         let Some(rpc) = error.rpc_error().cloned() else { return error };
         let methods = self.capabilities().map(|can| can.login_methods.clone()).unwrap_or_default();
-        Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc }))
+        Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc, executed: false }))
     }
 
     /// The response reports that the session or the agent has ended.

@@ -24,7 +24,7 @@ use crate::session::SessionMetadata;
 use crate::termination::TerminationReport;
 use crate::{ClientOptions, ConnectionState, Error, ServerKind, TerminationInfo};
 
-/// The minimum time for closing the connection, however long the steps before it took.
+/// The minimum time for each of the last steps of closing, however long the steps before it took.
 const CLOSE_AT_LEAST: Duration = Duration::from_millis(100);
 /// The version of the conversation that this crate speaks.
 const VERSION: u64 = 1;
@@ -264,12 +264,18 @@ impl Connection {
     ///
     /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever.
     pub(super) async fn close(&self) {
+        // All of it has one deadline: neither a response that cannot be delivered nor an event loop that is busy holds
+        // up the end.
+        let deadline = Instant::now() + self.options.timeouts.disconnect;
         // If the agent has already ended, that end is published first.
         let (sender, done) = oneshot::channel();
-        if self.commands.send(Command::Settle(sender)).await.is_ok() {
-            // An event loop that has ended has nothing to publish.
-            let _ = done.await;
-        }
+        let settled = async {
+            if self.commands.send(Command::Settle(sender)).await.is_ok() {
+                // An event loop that has ended has nothing to publish.
+                let _ = done.await;
+            }
+        };
+        let _ = tokio::time::timeout_at(deadline, settled).await;
         let lost = match self.wire.state() {
             wire::ConnectionState::Terminated(reason) => lost_reason(&reason).is_some(),
             _ => false,
@@ -284,8 +290,6 @@ impl Connection {
             let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
             !left && (!shared.is_shared || session.is_some_and(is_ours))
         });
-        // All steps have one deadline: a response that cannot be delivered does not delay the end.
-        let deadline = Instant::now() + self.options.timeouts.disconnect;
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
         if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
             // Handlers that are still running end without a wait.
@@ -297,9 +301,7 @@ impl Connection {
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(left || lost && self.kind == ServerKind::Shared) {
             // Closing continues in the background after the timeout.
-            match tokio::time::timeout_at(deadline.max(Instant::now() + CLOSE_AT_LEAST), self.wire.close())
-                .await
-            {
+            match tokio::time::timeout_at(at_least(deadline), self.wire.close()).await {
                 Ok(wire::CloseOutcome::Unconfirmed(error)) => {
                     tracing::debug!(%error, "the server did not confirm that the connection is closed");
                 }
@@ -308,7 +310,7 @@ impl Connection {
             }
         }
         // Events that have arrived are published before the end of the connection.
-        self.barrier().await;
+        let _ = tokio::time::timeout_at(at_least(deadline), self.barrier()).await;
         if self.kind == ServerKind::PerAgent && !left {
             // Sessions that ended with the server were not requested to end, and how they ended is unknown.
             let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
@@ -338,6 +340,11 @@ impl fmt::Debug for Connection {
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
+}
+
+/// The deadline of a step of closing.
+fn at_least(deadline: Instant) -> Instant {
+    deadline.max(Instant::now() + CLOSE_AT_LEAST)
 }
 
 /// Adds the field `agent`, which servers with several agents need for sessions that they do not know.

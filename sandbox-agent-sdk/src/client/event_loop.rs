@@ -22,7 +22,7 @@ use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
 use crate::error::{AgentUnparsed, LostReason};
 use crate::requests::ELICITATION_COMPLETE;
-use crate::{ConnectionState, Error, Event, TerminationInfo, Update};
+use crate::{ConnectionState, Error, Event, TerminationInfo, Update, UpdateKind};
 
 mod exit;
 mod shared;
@@ -73,23 +73,10 @@ pub(super) struct EventLoop {
 
 impl EventLoop {
     pub(super) async fn run(mut self) {
-        let (mut reading, mut routing) = (true, true);
+        let mut reading = true;
         loop {
-            if self.queued.is_empty()
-                && let Some(event) = self.events.try_recv()
-            {
+            if let Some(event) = self.events.try_recv() {
                 self.take(event);
-                tokio::task::coop::consume_budget().await;
-                continue;
-            }
-            if !self.queued.is_empty() {
-                match self.events.try_recv() {
-                    Some(event) => self.take(event),
-                    // Everything that was published before these requests was read.
-                    None => self.queued.drain(..).for_each(|(request, responder)| {
-                        self.router.route(&request, responder);
-                    }),
-                }
                 tokio::task::coop::consume_budget().await;
                 continue;
             }
@@ -102,11 +89,10 @@ impl EventLoop {
                         self.take(event);
                         tokio::task::coop::consume_budget().await;
                     }
-                    None => reading = false,
-                },
-                request = self.requests.next(), if routing => match request {
-                    Some(queued) => self.queued.push_back(queued),
-                    None => routing = false,
+                    None => {
+                        reading = false;
+                        self.route_queued();
+                    }
                 },
                 command = self.commands.recv() => match command {
                     Some(Command::InOrder(run)) => run(),
@@ -146,10 +132,11 @@ impl EventLoop {
             }
             wire::Event::Lagged(count) => {
                 self.hub.publish(&Event::Lagged(count));
+                // The events of these may be among the dropped ones.
+                self.route_queued();
             }
             wire::Event::Malformed(malformed) => {
-                let (reason, start) = (malformed.reason, malformed.start);
-                self.hub.publish(&Event::Malformed { reason, start, lost: false });
+                self.hub.publish(&malformed_event(malformed));
             }
             wire::Event::TooLarge { error } => {
                 let reason = error.to_string();
@@ -177,13 +164,20 @@ impl EventLoop {
         }
     }
 
-    /// Routes a request in order between the updates: it was queued before its event was published.
+    /// Routes a request in order between the updates, behind its record in the log: it was queued before its event was
+    /// published.
     fn route_request(&mut self, id: &wire::MessageId) {
-        while let Some(queued) = self.requests.try_recv() {
-            self.queued.push_back(queued);
-        }
+        self.queued.extend(std::iter::from_fn(|| self.requests.try_recv()));
         let Some(position) = self.queued.iter().position(|(request, _)| request.id() == id) else { return };
         for (request, responder) in self.queued.drain(..=position) {
+            self.router.route(&request, responder);
+        }
+    }
+
+    /// Routes all requests that are queued.
+    fn route_queued(&mut self) {
+        self.queued.extend(std::iter::from_fn(|| self.requests.try_recv()));
+        for (request, responder) in self.queued.drain(..) {
             self.router.route(&request, responder);
         }
     }
@@ -208,6 +202,9 @@ impl EventLoop {
         let mut update = Update::from_json(&notification.params, origin);
         if origin == Origin::Live && self.hub.is_replay(&update) {
             update.mark_history();
+        }
+        if matches!(update.kind(), UpdateKind::Unreadable { .. }) && update.session_id().is_empty() {
+            self.hub.miss(Missed::Malformed);
         }
         self.hub.publish_at(&Event::Update(update), at);
     }
@@ -329,6 +326,11 @@ impl Drop for EventLoop {
             let _ = responder.ignore();
         }
     }
+}
+
+pub(super) fn malformed_event(malformed: wire::Malformed) -> Event {
+    let wire::Malformed { reason, start, lost, .. } = malformed;
+    Event::Malformed { reason, start, lost }
 }
 
 /// The number of an event, with its content.

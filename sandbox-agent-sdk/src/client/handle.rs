@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 
 use super::hub::PendingCall;
 use super::lifecycle::{Attempt, Inner, Reconnect, Trigger};
+use super::network::check_runtime;
 use super::stream::{EventLog, StreamPosition, StreamReader};
 use crate::connection::{Capabilities, Feature, Support};
 use crate::control::{Agents, Configuration, ControlPlane, Files, HealthCheck};
@@ -161,13 +162,11 @@ impl SandboxAgentClient {
     /// its sessions end too; on other servers they continue.
     ///
     /// # Errors
-    /// None at present. A server that does not confirm in time is not an error.
+    /// [`Error::Config`] if there is a connection and no tokio runtime. A server that does not confirm in time is not
+    /// an error.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
-        Box::pin(async move {
-            client.inner().disconnect().await;
-            Ok(())
-        })
+        Box::pin(async move { client.inner().disconnect().await })
     }
 
     /// Closes the connection like [`disconnect`](Self::disconnect), but only if no call is pending and no turn is
@@ -194,6 +193,7 @@ impl SandboxAgentClient {
         // This restarts the current agent, not one that is started while this call waits.
         let present = self.inner().present();
         Box::pin(async move {
+            check_runtime()?;
             let Some(connection) = present else {
                 let fresh = client.inner().connection().await?;
                 return fresh.capabilities().ok_or(Error::NotConnected);

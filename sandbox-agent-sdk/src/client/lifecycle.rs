@@ -9,10 +9,12 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::event::Origin;
 use super::hub::Hub;
+use super::network::check_runtime;
 use super::probe;
 use super::stream::LogRecord;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
+use crate::error::LostReason;
 use crate::requests::Requests;
 use crate::{ClientOptions, ConnectionState, Error, Event};
 
@@ -36,6 +38,14 @@ pub(crate) struct Inner {
 struct Lifecycle {
     phase: Phase,
     previous: Previous,
+}
+
+impl Lifecycle {
+    /// Whether there is no connection, and none is being opened or closed.
+    fn is_idle(&self) -> bool {
+        let Previous { cancelled, closing } = &self.previous;
+        matches!(self.phase, Phase::Idle(_)) && cancelled.is_none() && closing.is_none()
+    }
 }
 
 /// What must end before the next attempt begins, so that its messages and events do not mix with those of the next one.
@@ -92,6 +102,22 @@ impl Attempt {
     }
 }
 
+/// The task of an attempt. Its drop settles the attempt, also when its runtime ends.
+struct Running {
+    inner: Arc<Inner>,
+    attempt: Arc<Attempt>,
+    trigger: Trigger,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.attempt.outcome.borrow().is_none() {
+            let gone = "connecting stopped because its tokio runtime or its client is gone";
+            self.inner.settle(&self.attempt, Err(Error::config(gone)), self.trigger);
+        }
+    }
+}
+
 /// Why a connection is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
@@ -134,6 +160,7 @@ impl Inner {
         if agent.trim().is_empty() {
             return Err(Error::config("an agent name is required to connect"));
         }
+        check_runtime()?;
         let attempt = Attempt::new(agent.trim().to_owned());
         let previous = {
             let mut lifecycle = self.lifecycle();
@@ -157,6 +184,7 @@ impl Inner {
 
     /// Closes the connection in any state and starts to connect again.
     pub(super) fn reconnect(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Reconnect, Error> {
+        check_runtime()?;
         let attempt = Attempt::new(old.agent().to_owned());
         let previous = {
             let mut lifecycle = self.lifecycle();
@@ -175,14 +203,12 @@ impl Inner {
     }
 
     fn start(self: &Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
-        let (inner, task) = (Arc::clone(self), Arc::clone(attempt));
-        let started = self.spawn(async move { inner.run(&task, trigger, previous).await });
-        if !started {
-            self.settle(attempt, Err(Error::NotConnected), Trigger::Call);
-        }
+        let running = Running { inner: Arc::clone(self), attempt: Arc::clone(attempt), trigger };
+        // A task that is not started is dropped, which settles the attempt.
+        self.spawn(async move { running.inner.run(&running.attempt, trigger, previous).await });
     }
 
-    async fn run(self: Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
+    async fn run(self: &Arc<Self>, attempt: &Arc<Attempt>, trigger: Trigger, previous: Previous) {
         let Previous { cancelled, closing } = previous;
         if let Some(old) = cancelled {
             // Its own caller gets the outcome.
@@ -257,9 +283,12 @@ impl Inner {
     }
 
     /// Closes the connection, or cancels the attempt, within a deadline.
-    pub(crate) async fn disconnect(&self) {
+    pub(crate) async fn disconnect(&self) -> Result<(), Error> {
         let (phase, previous) = {
             let mut lifecycle = self.lifecycle();
+            if !lifecycle.is_idle() {
+                check_runtime()?;
+            }
             let phase = std::mem::replace(&mut lifecycle.phase, Phase::Idle(None));
             match &phase {
                 Phase::Connected(connection) => {
@@ -292,11 +321,15 @@ impl Inner {
                 }
             }
         }
+        Ok(())
     }
 
     /// Closes the connection if no call is pending and no turn is running. A turn that begins at the same time either
     /// keeps the connection open, or finds none and is not sent.
     pub(crate) async fn disconnect_if_idle(&self) -> bool {
+        if check_runtime().is_err() {
+            return false;
+        }
         let connection = {
             let mut lifecycle = self.lifecycle();
             let Phase::Connected(connection) = &lifecycle.phase else { return false };
@@ -326,6 +359,7 @@ impl Inner {
     /// Returns the connection, and waits for it while connecting. If connecting in the background failed, this tries
     /// again once, unless this call has waited for the failed attempt.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        check_runtime()?;
         let mut tried = false;
         loop {
             let attempt = match &self.lifecycle().phase {
@@ -349,6 +383,30 @@ impl Inner {
             };
             // The phase shows success and failure.
             let _ = attempt.finished().await;
+        }
+    }
+
+    /// Makes a call on the connection. Reconnects and repeats it once if the server has forgotten the connection, and
+    /// so certainly did not execute the call. Not for calls about a session, which has ended with the connection.
+    pub(super) async fn call<T, F>(self: &Arc<Self>, call: impl Fn(Arc<Connection>) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let connection = self.connection().await?;
+        match call(Arc::clone(&connection)).await {
+            Err(error) if is_gone(&error) => call(self.reconnected(&connection).await?).await,
+            result => result,
+        }
+    }
+
+    /// Reconnects after the server has forgotten the connection, once for all callers.
+    async fn reconnected(self: &Arc<Self>, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
+        match self.reconnect(gone)? {
+            Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
+                attempt.finished().await?;
+                self.connection().await
+            }
+            Reconnect::Done(connection) => Ok(connection),
         }
     }
 
@@ -391,6 +449,11 @@ impl Inner {
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a call was certainly not executed because the server has forgotten the connection.
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }
 
 impl fmt::Debug for Inner {

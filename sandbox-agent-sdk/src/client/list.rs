@@ -125,21 +125,17 @@ impl Pages {
     }
 
     async fn fetch(&mut self, cursor: Option<String>) -> Result<SessionPage, Error> {
-        let connection = self.inner.connection().await?;
-        connection.check()?;
+        self.which.check()?;
         let (pages, bytes) = (self.trail.pages, self.trail.bytes);
         if pages >= self.inner.options.limits.list_pages {
             return Err(Error::ListTooLong { what: LIST.to_owned(), pages, bytes });
         }
         self.trail.pages += 1;
-        let mut page = match paged(&connection, &self.which, cursor.as_deref()).await {
-            Err(Error::Unsupported { .. }) => {
-                let mut whole = self.whole(&connection).await?;
-                // The fallback list has no cursor, so it repeats the sessions that were already returned.
-                whole.sessions.retain(|session| !self.trail.gave(&session.session_id));
-                whole
-            }
-            page => page?,
+        let this = &*self;
+        let (connection, mut page) = match &cursor {
+            // The list of another agent has no such page.
+            Some(cursor) => this.page(this.inner.connection().await?, Some(cursor)).await?,
+            None => this.inner.call(|connection| this.page(connection, None)).await?,
         };
         self.trail.bytes = bytes.saturating_add(page_size(&page));
         let limits = &self.inner.options.limits;
@@ -158,6 +154,24 @@ impl Pages {
             complete(&self.inner, session);
         }
         Ok(page)
+    }
+
+    async fn page(
+        &self,
+        connection: Arc<Connection>,
+        cursor: Option<&str>,
+    ) -> Result<(Arc<Connection>, SessionPage), Error> {
+        connection.check()?;
+        let page = match paged(&connection, &self.which, cursor).await {
+            Err(Error::Unsupported { .. }) => {
+                let mut whole = self.whole(&connection).await?;
+                // The other way has no middle: what was given before is in it again.
+                whole.sessions.retain(|session| !self.trail.gave(&session.session_id));
+                whole
+            }
+            page => page?,
+        };
+        Ok((connection, page))
     }
 
     /// All sessions in one page, from servers that list them in another way.
@@ -266,9 +280,11 @@ async fn ends(inner: &Inner, connection: &Connection) -> HashMap<String, Termina
 
 /// Returns the record of one session, by the best method that the server has.
 pub(super) async fn find_session(inner: &Arc<Inner>, id: &str) -> Result<SessionInfo, Error> {
-    let connection = inner.connection().await?;
-    connection.check()?;
-    let mut info = match ask(inner, &connection, id).await {
+    let find = |connection: Arc<Connection>| async move {
+        connection.check()?;
+        ask(inner, &connection, id).await
+    };
+    let mut info = match inner.call(find).await {
         Err(Error::Unsupported { .. }) => search(inner, id).await?,
         info => info?,
     };

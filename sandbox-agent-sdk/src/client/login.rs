@@ -85,6 +85,8 @@ pub struct LoginRequired {
     pub methods: Vec<LoginMethod>,
     /// The agent's error response.
     pub error: RpcError,
+    /// Whether the agent may have acted before it failed, for example during a prompt.
+    pub executed: bool,
 }
 
 /// The logins that need no user: the agent reads a key from its environment.

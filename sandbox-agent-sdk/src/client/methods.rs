@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use super::calls::Needs;
-use super::connection::name_agent;
+use super::connection::{Connection, name_agent};
 use super::handle::SandboxAgentClient;
 use super::hub::Hub;
 use super::list::{SessionList, find_session};
@@ -107,18 +107,21 @@ impl SandboxAgentClient {
     pub fn list_models(&self, session_id: Option<&str>) -> BoxFuture<'static, Result<ModelList, Error>> {
         let (client, id) = (self.clone(), session_id.map(str::to_owned));
         Box::pin(async move {
-            let connection = client.inner().connection().await?;
             let hub = &client.inner().hub;
             let began = hub.now();
-            let known = id.as_deref().and_then(|id| hub.agent_of(id));
-            let mut params = json!({"agent": known.as_deref().unwrap_or_else(|| connection.agent())});
-            if let Some(id) = &id {
-                params["sessionId"] = id.as_str().into();
-            }
-            let answer = connection.optional(LIST_MODELS, params, id.as_deref(), Needs::Nothing).await?;
-            if let Some(id) = &id {
-                hub.answered(id, Patch::of_answer(&answer), began);
-            }
+            let Some(id) = id else {
+                let list = |connection: Arc<Connection>| async move {
+                    let params = json!({"agent": connection.agent()});
+                    connection.optional(LIST_MODELS, params, None, Needs::Nothing).await
+                };
+                return read(LIST_MODELS, client.inner().call(list).await?);
+            };
+            let connection = client.inner().connection().await?;
+            let known = hub.agent_of(&id);
+            let agent = known.as_deref().unwrap_or_else(|| connection.agent());
+            let params = json!({"agent": agent, "sessionId": id});
+            let answer = connection.optional(LIST_MODELS, params, Some(&id), Needs::Nothing).await?;
+            hub.answered(&id, Patch::of_answer(&answer), began);
             read(LIST_MODELS, answer)
         })
     }
@@ -191,11 +194,17 @@ impl SandboxAgentClient {
         let (client, id) = (self.clone(), method_id.into());
         let mut params = Value::Object(params);
         params["methodId"] = id.into();
-        Box::pin(async move {
-            let connection = client.inner().connection().await?;
+        Box::pin(async move { client.ask_agent(AUTHENTICATE, &params).await })
+    }
+
+    /// Makes a call to the agent of the connection that is about no session.
+    pub(super) async fn ask_agent(&self, method: &str, params: &Value) -> Result<(), Error> {
+        let ask = |connection: Arc<Connection>| async move {
+            let mut params = params.clone();
             name_agent(&mut params, connection.kind(), connection.agent());
-            connection.optional(AUTHENTICATE, params, None, Needs::Nothing).await.map(drop)
-        })
+            connection.optional(method, params, None, Needs::Nothing).await.map(drop)
+        };
+        self.inner().call(ask).await
     }
 
     /// Returns the server's record of a session, including how it ended.
@@ -225,7 +234,15 @@ impl SandboxAgentClient {
         params: impl Into<Value>,
     ) -> BoxFuture<'static, Result<Value, Error>> {
         let (client, method, params) = (self.clone(), method.into(), params.into());
-        Box::pin(async move { client.inner().connection().await?.call(&method, params).await })
+        Box::pin(async move {
+            if params.get("sessionId").is_some() {
+                return client.inner().connection().await?.call(&method, params).await;
+            }
+            let (method, params) = (&method, &params);
+            let call =
+                |connection: Arc<Connection>| async move { connection.call(method, params.clone()).await };
+            client.inner().call(call).await
+        })
     }
 
     /// Sends any notification to the agent or the server.

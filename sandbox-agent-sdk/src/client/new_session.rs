@@ -40,11 +40,7 @@ impl NewSession {
     /// The path must be absolute; otherwise the call fails before anything is sent.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         let directory = directory.as_ref();
-        let invalid = match directory.to_str() {
-            Some(directory) if is_absolute(directory) => None,
-            Some("") => Some("a session needs a directory".to_owned()),
-            _ => Some(format!("the directory of a session is not an absolute path: {}", directory.display())),
-        };
+        let invalid = invalid_directory(directory);
         Self {
             directory: directory.to_string_lossy().into_owned(),
             metadata: SessionMetadata::new(),
@@ -63,9 +59,11 @@ impl NewSession {
     /// [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories), because it would ignore
     /// the directory.
     pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
+        let directory = directory.into();
+        self.invalid = self.invalid.or_else(|| invalid_directory(directory.as_ref()));
         let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
         if let Some(directories) = directories.as_array_mut() {
-            directories.push(directory.into().into());
+            directories.push(directory.into());
         }
         self
     }
@@ -242,6 +240,15 @@ impl NewSession {
     }
 }
 
+/// Why a session cannot have this directory, if it cannot.
+fn invalid_directory(directory: &Path) -> Option<String> {
+    match directory.to_str() {
+        Some(directory) if is_absolute(directory) => None,
+        Some("") => Some("a session needs a directory".to_owned()),
+        _ => Some(format!("the directory of a session is not an absolute path: {}", directory.display())),
+    }
+}
+
 /// Converts a configured MCP server to the format of session parameters; `None` for an unsupported kind.
 fn mcp_server(name: &str, server: &McpServerConfig) -> Option<Value> {
     let pairs = |map: &Option<BTreeMap<String, String>>| -> Vec<Value> {
@@ -353,9 +360,16 @@ impl ListSessions {
         Self::default()
     }
 
-    /// Lists the sessions in this directory.
+    /// Lists the sessions in this directory. The path must be absolute; otherwise listing fails before anything is
+    /// sent.
     pub fn in_dir(directory: impl AsRef<Path>) -> Self {
         Self { directory: Some(directory.as_ref().to_string_lossy().into_owned()) }
+    }
+
+    /// Checks the directory, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let invalid = self.directory.as_ref().and_then(|directory| invalid_directory(directory.as_ref()));
+        invalid.map_or(Ok(()), |invalid| Err(Error::Config(invalid)))
     }
 }
 

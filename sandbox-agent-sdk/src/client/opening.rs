@@ -9,14 +9,12 @@ use serde_json::{Map, Value, json};
 use super::calls::Needs;
 use super::connection::{Connection, name_agent};
 use super::handle::SandboxAgentClient;
-use super::lifecycle::Reconnect;
 use super::names::{FORK, LOAD, NEW, REPLAYED, RESUME};
 use super::session::Session;
 use super::stopping::terminate;
 use crate::client::snapshot::Patch;
 use crate::connection::Feature;
 use crate::convert::claude::request_reports;
-use crate::error::LostReason;
 use crate::session::SessionMetadata;
 use crate::turns::TurnState;
 use crate::{Error, NewSession, OpenSession, ServerKind, Update, UpdateKind};
@@ -42,26 +40,10 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             new.check()?;
-            let connection = client.inner().connection().await?;
-            match client.create(&connection, &new).await {
-                Err(error) if is_gone(&error) => {
-                    let connection = client.reconnected(&connection).await?;
-                    client.create(&connection, &new).await
-                }
-                created => created,
-            }
+            let (client, new) = (&client, &new);
+            let create = |connection: Arc<Connection>| async move { client.create(&connection, new).await };
+            client.inner().call(create).await
         })
-    }
-
-    /// Reconnects, once for all callers, if the server no longer knows the connection.
-    async fn reconnected(&self, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
-        match self.inner().reconnect(gone)? {
-            Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
-                attempt.finished().await?;
-                self.inner().connection().await
-            }
-            Reconnect::Done(connection) => Ok(connection),
-        }
     }
 
     async fn create(&self, connection: &Connection, new: &NewSession) -> Result<Session, Error> {
@@ -75,7 +57,17 @@ impl SandboxAgentClient {
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
         hub.reports_ends(session.id(), reports);
         hub.usage(|usage| usage.created(session.id()));
-        hub.opened(session.id(), OpenSession::like(new.clone()));
+        self.granted(session, new, connection).await
+    }
+
+    /// Sets up a session that was created. It is discarded if that fails.
+    async fn granted(
+        &self,
+        session: Session,
+        new: &NewSession,
+        connection: &Connection,
+    ) -> Result<Session, Error> {
+        self.inner().hub.opened(session.id(), OpenSession::like(new.clone()));
         match grant(&session, new, connection).await {
             Ok(()) => Ok(session),
             Err(error) => {
@@ -100,14 +92,9 @@ impl SandboxAgentClient {
         let (client, id, OpenSession { new }) = (self.clone(), session_id.into(), open);
         Box::pin(async move {
             new.check()?;
-            let connection = client.inner().connection().await?;
-            match client.load(&connection, &id, &new).await {
-                Err(error) if is_gone(&error) => {
-                    let connection = client.reconnected(&connection).await?;
-                    client.load(&connection, &id, &new).await
-                }
-                loaded => loaded,
-            }
+            let (client, id, new) = (&client, &id, &new);
+            let load = |connection: Arc<Connection>| async move { client.load(&connection, id, new).await };
+            client.inner().call(load).await
         })
     }
 
@@ -170,14 +157,11 @@ impl SandboxAgentClient {
         let client = self.clone();
         Box::pin(async move {
             new.check()?;
-            let connection = client.inner().connection().await?;
-            match client.resume(&connection, &id, &new, others).await {
-                Err(error) if is_gone(&error) => {
-                    let connection = client.reconnected(&connection).await?;
-                    client.resume(&connection, &id, &new, others).await
-                }
-                resumed => resumed,
-            }
+            let (client, id, new) = (&client, &id, &new);
+            let resume = |connection: Arc<Connection>| async move {
+                client.resume(&connection, id, new, others).await
+            };
+            client.inner().call(resume).await
         })
     }
 
@@ -208,7 +192,8 @@ impl SandboxAgentClient {
     /// Forks a session: creates a copy that continues independently.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot fork sessions.
+    /// [`Error::Unsupported`] if the agent cannot fork sessions, or cannot set the mode, model or thought level; the new
+    /// session is then discarded.
     pub fn fork_session(
         &self,
         session_id: impl Into<String>,
@@ -226,7 +211,7 @@ impl SandboxAgentClient {
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
             hub.reports_ends(forked.id(), reports);
             hub.usage(|usage| usage.joined(forked.id(), true));
-            Ok(forked)
+            client.granted(forked, &new, &connection).await
         })
     }
 
@@ -339,11 +324,6 @@ async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> 
         Some(level) => session.set_thought_level(level).await.map(drop),
         None => Ok(()),
     }
-}
-
-/// Whether a call was certainly not executed because the server no longer knows the connection.
-fn is_gone(error: &Error) -> bool {
-    matches!(error, Error::ConnectionEnded { reason: LostReason::ServerGone, sent: false, .. })
 }
 
 /// Ends a session that could not be set up. Its failure is only logged.

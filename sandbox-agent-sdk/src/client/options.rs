@@ -276,7 +276,8 @@ impl ClientOptions {
     /// Sets whether incomplete turns are completed from the agent's own history. Default false.
     ///
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
-    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions.
+    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
+    /// incomplete if the last user message of the history is not its prompt, or if the history lacks what was received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self

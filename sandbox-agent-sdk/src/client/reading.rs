@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::connection::Connection;
+use super::event_loop::malformed_event;
 use super::hub::ended_event;
 use super::lifecycle::Inner;
 use super::names::{AGENT_EXITED, SESSION_UPDATE};
@@ -390,6 +391,7 @@ impl Opened {
             wire::Event::Gap { from, to, .. } => (LogRecord::Missing(Gap { from, to }), None),
             wire::Event::Restarted { .. } => (LogRecord::Event(Event::ServerRestarted), None),
             wire::Event::Lagged(count) => (LogRecord::Event(Event::Lagged(count)), None),
+            wire::Event::Malformed(malformed) => (LogRecord::Event(malformed_event(malformed)), None),
             wire::Event::TooLarge { error } => (LogRecord::Event(too_large(&Error::from_wire(error))), None),
             _ => return None,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use acp_http_client as wire;
 use tokio::task::JoinSet;
 
-use self::decisions::{Decisions, Undecided};
+use self::decisions::{Decisions, Undecided, reported_call};
 use self::ends::Ends;
 use self::incoming::Incoming;
 use self::owned::OwnedSession;
@@ -14,7 +14,7 @@ pub(super) use self::unclaimed::UnclaimedTable;
 use super::event_loop::Shared;
 use super::hub::{Hub, OpenRequest};
 use crate::requests::{AgentRequest, UnclaimedRequest};
-use crate::requests::{ConnectionHandlers, Held, Open, PermissionHandler, RequestHandler};
+use crate::requests::{ConnectionHandlers, Held, Open, Params, PermissionHandler, RequestHandler};
 use crate::{Event, PermissionPolicy};
 
 mod decisions;
@@ -106,7 +106,9 @@ impl RequestRouter {
         tracing::debug!(session, method, "an agent request belongs to no pending call of this client");
         let (owned, claimed) = (Arc::clone(&self.shared.owned), session.clone());
         let hold = Box::new(move || Box::new(claimed.map(|session| owned.enter(session))) as Held);
-        let open = Open { responder, hold };
+        let (hub, of_session) = (Arc::clone(&self.hub), session.clone());
+        let reported = Box::new(move |params: &Params| reported_call(&hub, of_session.as_deref(), params));
+        let open = Open { responder, hold, reported };
         let request = UnclaimedRequest::new(method, session, params, open);
         self.shared.unclaimed.add(&request);
         self.hub.publish(&Event::UnclaimedRequest(request));

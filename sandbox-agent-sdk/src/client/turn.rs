@@ -10,11 +10,11 @@ use futures::{Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::network::check_runtime;
 use super::session::{Session, TurnState};
 use super::stream::PromptLayer;
 use crate::client::event::Queue;
-use crate::error::Phase;
-use crate::{Error, Prompt, Update, UpdateKind};
+use crate::{Error, Prompt, Update};
 
 mod collected;
 mod driver;
@@ -22,14 +22,16 @@ mod feed;
 mod item;
 mod limits;
 mod outcome;
+mod reload;
 
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 use driver::Driver;
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
-use limits::TurnLimits;
+use limits::{TurnLimits, is_limit};
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
+use reload::Received;
 
 /// The session of a turn, which changes if its prompt is sent again. The lock is held to read or replace the id.
 #[derive(Debug, Clone)]
@@ -66,6 +68,8 @@ pub struct Turn {
     outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
+    /// The text of the prompt, if an incomplete turn is to be loaded again.
+    prompt: Option<String>,
     /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
@@ -90,12 +94,12 @@ impl Turn {
         let (held, dropped) = oneshot::channel();
         let (sender, outcome) = watch::channel(None);
         let (limits, limited) = watch::channel(TurnLimits::default());
-        let state = match prompt.is_empty() {
-            true => {
-                sender.send_replace(Some(Err(Error::config("a prompt needs content"))));
+        let state = match prompt.check().and_then(|()| check_runtime()) {
+            Err(error) => {
+                sender.send_replace(Some(Err(error)));
                 None
             }
-            false => Some(inner.hub.begin_turn(session.id(), &queue)),
+            Ok(()) => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
         let current = Current::new(session.id());
         let driver = Driver {
@@ -113,7 +117,7 @@ impl Turn {
             Some(TurnState::Running) => driver.refuse(),
             Some(state) => {
                 if !inner.spawn(driver.run(dropped, state)) {
-                    // Without a runtime nothing runs: the driver drops the sender, and the outcome reports it.
+                    // The client is gone, and the sender with the driver: the outcome says so.
                     if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }
@@ -122,7 +126,8 @@ impl Turn {
             }
             None => queue.end(),
         }
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        let prompt = inner.options.reload_incomplete.then(|| prompt.text());
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt, _held: held }
     }
 
     /// Returns the session of the turn.
@@ -139,7 +144,7 @@ impl Turn {
 
     /// Cancels the turn if it does not end within this duration.
     ///
-    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`]. [`text`](Self::text) and
+    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
         self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
@@ -151,7 +156,7 @@ impl Turn {
     /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
     /// client. Choose it generously: agents that retry a failing model may be silent for minutes.
     ///
-    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`]. [`text`](Self::text) and
+    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
         self.session.client().inner().hub.time_progress(self.session.id());
@@ -220,55 +225,31 @@ impl Turn {
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
     /// received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
-        let mut collected = CollectedTurn::default();
+        let mut received = Received::default();
         while let Some(update) = self.next().await {
-            collected.add(&update);
+            received.add(&update);
         }
         match self.ended().await {
             Ok(outcome) => {
                 let missing = outcome.missing.clone();
-                collected.end(outcome);
+                received.collected.end(outcome);
                 if missing.is_empty() {
-                    return Ok(collected);
+                    return Ok(received.collected);
                 }
-                if self.session.client().inner().options.reload_incomplete
-                    && let Some(whole) = self.reloaded(&collected).await
-                {
+                if let Some(whole) = self.reloaded(&received).await {
                     return Ok(whole);
                 }
-                let incomplete = IncompleteTurn { collected, missing, source: None };
+                let incomplete = IncompleteTurn { collected: received.collected, missing, source: None };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
             Err(error) if is_limit(&error) => {
                 let source = Some(Arc::new(error));
-                let incomplete = IncompleteTurn { collected, missing: Vec::new(), source };
+                let incomplete =
+                    IncompleteTurn { collected: received.collected, missing: Vec::new(), source };
                 Err(Error::IncompleteTurn(Box::new(incomplete)))
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Returns the turn from the agent's own history, if that is complete.
-    async fn reloaded(&self, collected: &CollectedTurn) -> Option<CollectedTurn> {
-        let reloaded = match self.session.reload().await {
-            Ok(reloaded) => reloaded,
-            Err(error) => {
-                tracing::debug!(%error, "an incomplete turn could not be loaded again");
-                return None;
-            }
-        };
-        let history = reloaded.history();
-        if history.iter().any(|update| matches!(update.kind(), UpdateKind::Missed(_))) {
-            return None;
-        }
-        let prompt =
-            history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;
-        let mut whole = CollectedTurn::default();
-        history[prompt + 1..].iter().for_each(|update| whole.add(update));
-        let mut outcome = collected.outcome.clone()?;
-        outcome.missing.clear();
-        whole.end(outcome);
-        Some(whole)
     }
 
     /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].
@@ -327,9 +308,4 @@ impl fmt::Debug for Turn {
         let over = self.outcome.borrow().is_some();
         f.debug_struct("Turn").field("session", &self.session).field("over", &over).finish_non_exhaustive()
     }
-}
-
-/// Whether a limit of the turn caused an error.
-fn is_limit(error: &Error) -> bool {
-    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }

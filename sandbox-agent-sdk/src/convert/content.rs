@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::Error;
 use crate::convert::decoded::{members_size, value_size};
 
 mod builder;
@@ -298,10 +299,20 @@ impl Prompt {
     }
 
     /// Whether the prompt is empty: it has no blocks, or only empty texts.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.content
             .iter()
             .all(|content| matches!(content, Content::Text { text, .. } if text.trim().is_empty()))
+    }
+
+    /// Checks that it has content, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_empty() { Err(Error::config("a prompt needs content")) } else { Ok(()) }
+    }
+
+    /// Returns the text of its blocks, joined.
+    pub(crate) fn text(&self) -> String {
+        self.content.iter().filter_map(Content::text).collect()
     }
 
     pub(crate) fn to_value(&self) -> Value {

@@ -122,14 +122,10 @@ impl RpcError {
 impl Timeout {
     fn from_wire(timeout: wire::Timeout) -> Self {
         Self {
-            phase: Phase::from_wire(timeout.phase),
-            what: timeout.what,
-            elapsed: timeout.elapsed,
             last_event_age: timeout.last_event_age,
             connection: Some(timeout.state.to_string()),
-            agent_output: Vec::new(),
-            unclaimed_requests: Vec::new(),
             cause: timeout.cause.map(|cause| Arc::new(Error::from_wire((*cause).clone()))),
+            ..Self::new(Phase::from_wire(timeout.phase), timeout.what, timeout.elapsed)
         }
     }
 }

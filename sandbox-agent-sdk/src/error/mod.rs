@@ -308,6 +308,7 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Status(error) => Self::Status(error),
+            StoreError::NoRuntime => Self::config(error.to_string()),
             StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
             error => Self::Store(error),
         }
@@ -381,7 +382,8 @@ impl Error {
         match self {
             Self::AgentEnded(end) => end.sent,
             Self::ConnectionEnded { sent, .. } => *sent,
-            Self::Timeout(timeout) => timeout.phase != Phase::Outbox,
+            Self::Timeout(timeout) => timeout.sent,
+            Self::IncompleteTurn(turn) => turn.source.as_ref().is_none_or(|source| source.maybe_executed()),
             // The status comes from a gateway, or from the server before it forwarded the call.
             Self::Http(error) => error.status >= 500 && error.status != 503,
             Self::Disconnected { .. }
@@ -392,7 +394,6 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
-            | Self::IncompleteTurn(_)
             | Self::InstallFailed(_)
             | Self::Local { .. } => true,
             Self::Config(_)
@@ -411,11 +412,9 @@ impl Error {
             | Self::UploadInterrupted { .. }
             | Self::TooManyRequests { .. }
             | Self::Redirected { .. }
-            | Self::Encode { .. }
-            // The agent received the call and rejected it.
-            | Self::LoginRequired(_)
-            | Self::Rpc { executed: false, .. } => false,
-            Self::Rpc { executed: true, .. } => true,
+            | Self::Encode { .. } => false,
+            Self::LoginRequired(login) => login.executed,
+            Self::Rpc { executed, .. } => *executed,
             #[cfg(feature = "sessions")]
             Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
         }
@@ -446,11 +445,7 @@ impl Error {
             return true;
         }
         // Agents use the same code for other errors, so the message is checked too.
-        self.rpc_error().is_some_and(|rpc| {
-            let message = rpc.message.to_lowercase();
-            rpc.code == -32000
-                && ["auth", "api key", "log in", "login"].iter().any(|word| message.contains(word))
-        })
+        self.rpc_error().is_some_and(|rpc| rpc.code == -32000 && rpc.is_about_login())
     }
 
     /// Returns whether the requested resource does not exist.

@@ -7,10 +7,13 @@ use serde_json::Value;
 
 use crate::convert::text::printable;
 
+/// How much of `data` is shown as JSON.
+const DATA_CHARS: usize = 512;
+
 /// An error response with code, message and data.
 ///
-/// `Display` shows the message, the code and the text in `data`. It is safe to print: it
-/// [escapes](crate::convert::text::printable) control characters.
+/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. It is safe to
+/// print: it [escapes](crate::convert::text::printable) control characters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
@@ -60,6 +63,20 @@ impl RpcError {
         Some(words.trim()).filter(|words| !words.is_empty())
     }
 
+    /// Whether the message mentions a login.
+    pub(super) fn is_about_login(&self) -> bool {
+        let message = self.message.to_lowercase();
+        // Not "author" or "authority".
+        let is_auth = |after: &str| {
+            !after.starts_with("or") || ["oriz", "oris"].iter().any(|end| after.starts_with(end))
+        };
+        // Not "catalog in use".
+        let is_word = |at: usize| !message[..at].ends_with(char::is_alphanumeric);
+        message.match_indices("auth").any(|(at, found)| is_auth(&message[at + found.len()..]))
+            || ["log in", "login"].iter().any(|word| message.match_indices(word).any(|(at, _)| is_word(at)))
+            || message.contains("api key")
+    }
+
     pub(crate) fn into_wire(self) -> acp_http_client::RpcError {
         let error = acp_http_client::RpcError::new(self.code, self.message);
         match self.data {
@@ -72,10 +89,27 @@ impl RpcError {
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (code {})", printable(&self.message), self.code)?;
-        match self.details().filter(|details| !self.message.contains(details)) {
-            Some(details) => write!(f, ": {}", printable(details)),
+        let details = self.details().map(str::to_owned).or_else(|| self.data.as_ref().and_then(compact));
+        match details.filter(|details| !self.message.contains(details)) {
+            Some(details) => write!(f, ": {}", printable(&details)),
             None => Ok(()),
         }
+    }
+}
+
+/// Returns data as compact JSON, cut if it is long; `None` if there is nothing in it.
+fn compact(data: &Value) -> Option<String> {
+    let is_empty = match data {
+        Value::Null => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
+    let text = (!is_empty).then(|| data.to_string())?;
+    match text.char_indices().nth(DATA_CHARS) {
+        Some((end, _)) => Some(format!("{}…", &text[..end])),
+        None => Some(text),
     }
 }
 

@@ -67,7 +67,26 @@ fn a_required_login_is_distinguished_from_an_ended_agent() {
     assert!(rpc("Authentication required").is_login_required());
     // The message of gemini.
     assert!(rpc("Gemini API key is missing or not configured.").is_login_required());
-    assert!(!rpc("session already ended").is_login_required());
+    for message in [
+        "Unauthorized",
+        "OAuth token expired",
+        "auth_required",
+        "not authorised",
+        "please log in",
+        "Login first",
+    ] {
+        assert!(rpc(message).is_login_required(), "{message}");
+    }
+    let others = [
+        "session already ended",
+        "no author in the commit",
+        "unknown authority",
+        "catalog in use",
+        "cannot reauthor",
+    ];
+    for message in others {
+        assert!(!rpc(message).is_login_required(), "{message}");
+    }
 }
 
 #[test]
@@ -121,4 +140,21 @@ fn causes_are_shown_once_and_preserved() {
     };
     assert!(ended.is_unauthorized());
     assert_eq!(ended.problem().unwrap().short_kind(), "token_invalid");
+}
+
+#[test]
+fn an_error_response_shows_what_its_data_has() {
+    let shown = |data| RpcError::new(-32603, "Internal error").with_data(data).to_string();
+    assert_eq!(shown(json!({"details": "no disk"})), "Internal error (code -32603): no disk");
+    assert_eq!(
+        shown(json!({"errorKind": "billing"})),
+        r#"Internal error (code -32603): {"errorKind":"billing"}"#
+    );
+    assert_eq!(shown(json!(["a", 1])), r#"Internal error (code -32603): ["a",1]"#);
+    for nothing in [json!(null), json!({}), json!([]), json!("")] {
+        assert_eq!(shown(nothing), "Internal error (code -32603)");
+    }
+    let attack = shown(json!({"a": "\u{1b}]0;owned\u{7}\u{9b}2J", "b": "x".repeat(10_000)}));
+    assert!(!attack.contains(char::is_control) && attack.contains("owned"), "{attack}");
+    assert!(attack.chars().count() < 600 && attack.ends_with('…'), "{attack}");
 }

@@ -19,6 +19,8 @@ pub struct Timeout {
     pub what: String,
     /// How long the call waited.
     pub elapsed: Duration,
+    /// Whether the request may have been sent.
+    pub sent: bool,
     /// The time since the last message; `None` if there was no message or no connection.
     pub last_event_age: Option<Duration>,
     /// The state of the connection, as text; `None` if there was no connection.
@@ -41,6 +43,7 @@ impl Timeout {
             phase,
             what: what.into(),
             elapsed,
+            sent: phase != Phase::Outbox,
             last_event_age: None,
             connection: None,
             agent_output: Vec::new(),

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use super::find::Search;
 use super::launch::launch;
 use super::{LocalError, LocalLog, LocalServer};
+use crate::client::network::check_runtime;
 use crate::client::secret::Secret;
 use crate::process_tree::Inherited;
 use crate::{ClientOptions, SandboxAgentClient};
@@ -207,6 +208,8 @@ impl LocalOptions {
     /// [`LocalError`] describes what is missing, or how the server exited, with the last lines of its output.
     pub fn start(self) -> BoxFuture<'static, Result<LocalServer, LocalError>> {
         Box::pin(async move {
+            check_runtime()
+                .map_err(|error| LocalError::machine("a tokio runtime", std::io::Error::other(error)))?;
             let search = Search::new(self.binary.clone(), self.node_modules.clone(), self.accept_untrusted);
             let binary = search.find()?;
             launch(self, binary).await

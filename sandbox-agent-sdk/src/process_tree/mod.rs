@@ -209,7 +209,8 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&ProcessTree) -> T + Send + Copy + 'static,
 ) -> T {
     let copy = Arc::clone(tree);
-    match tokio::task::spawn_blocking(move || work(&copy)).await {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return work(tree) };
+    match runtime.spawn_blocking(move || work(&copy)).await {
         Ok(result) => result,
         // The runtime is shutting down, so the work runs here.
         Err(_) => work(tree),

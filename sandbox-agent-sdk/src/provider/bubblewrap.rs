@@ -14,6 +14,7 @@ use super::held::Held;
 use super::relay::Relay;
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
+use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::local::LocalOptions;
 
@@ -235,6 +236,10 @@ impl SandboxProvider for BubblewrapProvider {
 
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
         Box::pin(async move {
+            check_runtime().map_err(|error| ProviderError::Program {
+                program: "a tokio runtime".to_owned(),
+                source: Arc::new(std::io::Error::other(error)),
+            })?;
             let (mut place, launcher) = self.prepare()?;
             let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
             if self.network == Network::Own {

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use tokio::process::Command;
 
 use super::{Endpoint, ProviderError, SandboxProvider};
+use crate::client::network::check_runtime;
 
 /// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
@@ -84,6 +85,10 @@ impl ContainerProvider {
     /// Runs a command of the container engine and returns its output.
     async fn command(&self, words: &[String], shown: &'static str) -> Result<String, ProviderError> {
         let program = self.engine.display().to_string();
+        check_runtime().map_err(|error| ProviderError::Program {
+            program: program.clone(),
+            source: Arc::new(std::io::Error::other(error)),
+        })?;
         let mut command = Command::new(&self.engine);
         command.args(words).stdin(Stdio::null()).kill_on_drop(true);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::option::{PermissionKind, PermissionOption, cancelled, refusal, selected};
@@ -24,7 +25,10 @@ pub enum PermissionReply {
 }
 
 /// The decision of a permission request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Serializes to an object whose `outcome` is `selected`, `cancelled` or `other`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[non_exhaustive]
 pub enum PermissionOutcome {
     /// An option was selected.

@@ -12,6 +12,7 @@ use super::permission::PermissionRequest;
 use super::question::{ELICITATION, QuestionRequest, REQUEST_QUESTION};
 use super::reply::{Held, Reply, ReplyError};
 use crate::error::RpcError;
+use crate::update::ToolCall;
 
 /// The method of permission requests.
 pub(crate) const REQUEST_PERMISSION: &str = "session/request_permission";
@@ -46,6 +47,8 @@ pub(crate) struct Open {
     pub(crate) responder: Responder,
     /// Creates the resources that are held while the claimed request is open.
     pub(crate) hold: Box<dyn FnOnce() -> Held + Send>,
+    /// Returns what was reported about the tool call of a permission request.
+    pub(crate) reported: Box<dyn FnOnce(&Params) -> Option<ToolCall> + Send>,
 }
 
 /// A request that the application has claimed and must respond to.
@@ -132,7 +135,7 @@ impl UnclaimedRequest {
     /// ([`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests)).
     pub fn claim(&self) -> Result<ClaimedRequest, ReplyError> {
         let open = self.lock().take().filter(|open| !open.responder.is_closed());
-        let Open { responder, hold } = open.ok_or(ReplyError::Stale)?;
+        let Open { responder, hold, reported } = open.ok_or(ReplyError::Stale)?;
         self.inner.claimed.store(true, Ordering::Release);
         let Inner { method, session_id, params, .. } = &*self.inner;
         let claimed = match (method.as_str(), params) {
@@ -140,7 +143,7 @@ impl UnclaimedRequest {
                 Arc::clone(params),
                 responder,
                 hold(),
-                None,
+                reported(params),
             )),
             (ELICITATION | REQUEST_QUESTION, Some(params)) => {
                 ClaimedRequest::Question(QuestionRequest::new(method, Arc::clone(params), responder, hold()))

@@ -15,6 +15,7 @@ use super::store::{
     StoreError,
 };
 use super::tracker::{Ask, Command, Wish, abandoned};
+use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::{Error, Events, NewSession, SandboxAgentClient};
@@ -86,6 +87,7 @@ impl StoredClient {
         id: impl Into<String>,
         new: NewSession,
     ) -> Result<StoredSession, Error> {
+        new.check()?;
         let id = id.into();
         let boxed = Box::new(new.clone());
         self.shared.ask(&self.client, &id, |answer| Ask::Create { new: boxed, answer }).await?;
@@ -120,6 +122,7 @@ impl StoredClient {
         id: impl Into<String>,
         new: NewSession,
     ) -> Result<StoredSession, Error> {
+        new.check()?;
         let id = id.into();
         let is_there = self.shared.in_time(self.shared.store.get(&id)).await?.is_some();
         if !is_there {
@@ -241,6 +244,7 @@ impl StoredClient {
     }
 
     pub(super) async fn flush_until(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
+        check_runtime()?;
         let waits = self.shared.all_tracked().into_iter().map(|(_, handle)| async move {
             let (done, flushed) = oneshot::channel();
             handle.inbox.note(Command::Flush(done));
@@ -271,6 +275,7 @@ impl StoredClient {
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move {
+            check_runtime()?;
             let deadline = client.shared.flush_deadline();
             client.shared.feed.set_asleep(false);
             client.shared.leave_endpoint_in_use(&client.client, deadline).await;

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::client::StoredClient;
 use super::store::{self, InactiveQuery, MAX_PAGE, SessionRecord};
 use super::tracker::Ask;
+use crate::client::network::check_runtime;
 use crate::session::Timestamp;
 use crate::sessions::{RetentionPolicy, SessionStatus};
 use crate::turns::TurnState;
@@ -169,8 +170,11 @@ impl StoredClient {
 
     /// Runs maintenance until the future is dropped. It ends idle agents every
     /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes by default) and deletes expired sessions every
-    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default).
+    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default). Returns only without a tokio runtime.
     pub async fn run_maintenance(&self, policy: RetentionPolicy) {
+        if let Err(error) = check_runtime() {
+            return tracing::error!(%error, "maintenance does not run");
+        }
         let mut deleted: Option<Instant> = None;
         loop {
             let now = SystemTime::now().into();
@@ -194,6 +198,7 @@ impl StoredClient {
     /// # Errors
     /// [`Error::Store`] or [`Error::EventsLost`] if something was not stored. The client is disconnected in any case.
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
+        check_runtime()?;
         let deadline = self.shared.flush_deadline();
         // What happened comes first: a session that is not suspended can be acquired all the same.
         let stored = self.flush_until(deadline).await;
@@ -216,6 +221,7 @@ impl StoredClient {
     /// # Errors
     /// The errors of [`shut_down`](Self::shut_down), and [`Error::Local`] if signals cannot be received.
     pub async fn shut_down_on_signal(&self, which: Suspend) -> Result<u64, Error> {
+        check_runtime()?;
         let signal = signalled().await;
         signal.map_err(|source| Error::Local {
             what: "signal".to_owned(),

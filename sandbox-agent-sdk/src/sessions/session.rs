@@ -12,6 +12,7 @@ use super::client::StoredClient;
 use super::restored::Restored;
 use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
 use super::tracker::{Ask, Begun, OpenTurn};
+use crate::client::network::check_runtime;
 use crate::session::SessionMetadata;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::turns::TurnState;
@@ -123,6 +124,8 @@ impl StoredSession {
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> BoxFuture<'static, Result<Turn, Error>> {
         let (session, prompt) = (self.clone(), prompt.into());
         Box::pin(async move {
+            prompt.check()?;
+            check_runtime()?;
             session.refuse_second_turn().await?;
             let deadline = Instant::now() + session.client.shared.options.open_turn_timeout;
             let mut is_cancelled = false;

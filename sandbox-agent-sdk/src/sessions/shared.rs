@@ -23,6 +23,7 @@ use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
 use crate::client::event::Queue;
 use crate::client::maps::HashMap;
+use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::connection::Capabilities;
 use crate::requests::Registration;
@@ -188,6 +189,7 @@ impl Shared {
         id: &str,
         ask: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Ask,
     ) -> Result<T, Error> {
+        check_runtime()?;
         let (sender, answer) = oneshot::channel();
         let mut command = Command::Ask(ask(sender));
         loop {
@@ -282,6 +284,7 @@ impl Shared {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        StoreError::check_runtime()?;
         let result = tokio::time::timeout(self.options.retry_for.min(LONGEST), call).await;
         result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
     }

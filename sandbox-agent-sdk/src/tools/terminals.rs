@@ -13,10 +13,13 @@ mod tail;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::join_all;
 use tokio::task::JoinSet;
+
+use crate::client::network::check_runtime;
 
 pub use self::command::TerminalCommand;
 pub use self::error::TerminalError;
@@ -101,6 +104,10 @@ impl Terminals {
     /// # Errors
     /// [`TerminalError`] if the command is not allowed or fails to start.
     pub fn create(&self, session: &str, wanted: &TerminalCommand) -> Result<String, TerminalError> {
+        if let Err(error) = check_runtime() {
+            let source = Arc::new(io::Error::other(error));
+            return Err(TerminalError::Io { command: wanted.command.clone(), source });
+        }
         self.reserve(session)?.start(wanted)
     }
 
@@ -210,7 +217,10 @@ impl Terminals {
         let processes = Arc::new(processes);
         let copy = Arc::clone(&processes);
         // If the runtime is shutting down, it drops the supervisors, which kill the processes.
-        let _ = tokio::task::spawn_blocking(move || Process::end_all(&copy)).await;
+        match check_runtime() {
+            Ok(()) => drop(tokio::task::spawn_blocking(move || Process::end_all(&copy)).await),
+            Err(_) => Process::end_all(&copy),
+        }
         join_all(processes.iter().map(|process| process.release())).await;
     }
 

@@ -54,10 +54,12 @@ async fn cancel(server: &MockServer, session: &Session, id: &Value, response: Va
 async fn a_cancelled_turn_is_cancelled_whatever_the_response() {
     let error =
         json!({"code": -32603, "message": "Internal error", "data": {"details": "Request was aborted."}});
+    let login = json!({"code": -32000, "message": "Authentication required"});
     let table = [
         (json!({"result": {"stopReason": "cancelled"}}), "/stopReason", json!("cancelled")),
         (json!({"result": {"stopReason": "end_turn", "usage": {}}}), "/stopReason", json!("end_turn")),
         (json!({ "error": error }), "/error", error),
+        (json!({ "error": login }), "/error", login),
     ];
     for (response, member, raw) in table {
         let (server, session) = silent().await;

@@ -1,6 +1,7 @@
 //! JSON that is nested too deep is an error or preserved as text, and is never misinterpreted.
 
-use mock_server::{Fault, MockServer};
+use mock_server::{Fault, MockServer, Script, Step};
+use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{Error, Event, OpenSession, ServerKind, UpdateKind};
 
 use super::support::{LIMIT, client, event, session, within};
@@ -96,4 +97,47 @@ async fn the_end_of_a_session_is_known_from_a_notice_that_is_nested_too_deep() {
     .await;
     assert_eq!((ended.session_id.as_str(), ended.termination.exit_code), (session.id(), Some(3)));
     event(&mut events, |event| matches!(event, Event::Malformed { .. }).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_turn_with_a_message_that_cannot_be_read_is_incomplete() {
+    let update = |session: &str, content: &str| {
+        let update = format!(r#"{{"sessionUpdate":"agent_message_chunk","content":{content}}}"#);
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{session}","update":{update}}}}}"#
+        )
+    };
+    let unreadable =
+        |session: &str| update(session, &format!(r#"{{"type":"text","text":"hi","x":{}}}"#, deep()));
+    let table: [(&str, &dyn Fn(&str) -> String, bool); 7] = [
+        ("an update", &unreadable, true),
+        ("an update without a session", &|_| unreadable("").replace(r#""sessionId":"","#, ""), true),
+        ("another session's update", &|_| unreadable("another"), false),
+        ("a message that is cut off", &|session| update(session, r#"{"type":"te"#)[..60].to_owned(), true),
+        ("a list with a message", &|session| format!("[{}]", update(session, "{}")), true),
+        ("a list", &|_| "[1,2,3]".to_owned(), false),
+        ("an object that is not a message", &|_| r#"{"level":"info"}"#.to_owned(), false),
+    ];
+    for (name, message, is_missing) in table {
+        let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+        let session = session(&client(&server, ServerKind::Shared)).await;
+        let turn = session.prompt("go");
+        assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+        let id = &server.messages("session/prompt")[0]["id"];
+        server.emit_raw(update(session.id(), r#"{"type":"text","text":"one"}"#));
+        server.emit_raw(message(session.id()));
+        server.emit_raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"stopReason":"end_turn"}}}}"#));
+        match within(turn.text()).await {
+            Ok(text) => assert_eq!((text.as_str(), is_missing), ("one", false), "{name}"),
+            Err(Error::IncompleteTurn(turn)) => {
+                assert!(is_missing, "{name}");
+                assert_eq!(
+                    (turn.missing.as_slice(), turn.collected.text.as_str()),
+                    (&[Missed::Malformed][..], "one"),
+                    "{name}"
+                );
+            }
+            Err(error) => panic!("{name}: {error:?}"),
+        }
+    }
 }

@@ -184,3 +184,15 @@ async fn a_login_takes_extra_parameters_and_can_be_undone() {
         assert_eq!(server.messages("logout").len(), 1);
     }
 }
+
+#[tokio::test]
+async fn a_prompt_that_ends_with_a_login_error_may_have_been_executed() {
+    for kind in KINDS {
+        let refused = Step::Fail { code: -32000, message: "Authentication required".into(), data: None };
+        let script = Script::steps(vec![Step::Say("begun".into()), refused]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let error = within(session.prompt("go").text()).await.unwrap_err();
+        assert!(matches!(&error, Error::LoginRequired(_)) && error.maybe_executed(), "{error:?}");
+    }
+}

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use mock_server::{Fault, MockServer, Script, State, Step};
+use mock_server::{Fault, MockServer, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::session::ListSessions;
-use sandbox_agent_sdk::{ConnectionState, Error, Event, NewSession, OpenSession, ServerKind, Session};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, Event, NewSession, OpenSession, PermissionDecision, PermissionRequest,
+    SandboxAgentClient, ServerKind, Session,
+};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
@@ -27,15 +30,51 @@ async fn a_relative_directory_is_rejected_before_anything_is_sent() {
             assert!(matches!(result, Err(Error::Config(_))), "{directory}: {result:?}");
         }
     }
+    for directory in ["", "work", "~"] {
+        let new = NewSession::in_dir("/").additional_directory(directory);
+        let open = OpenSession::in_dir("/").additional_directory(directory);
+        let results: [Result<(), Error>; 3] = [
+            within(client.new_session(new)).await.map(drop),
+            within(client.load_session(session.id(), open)).await.map(drop),
+            within(client.list_sessions(ListSessions::in_dir(directory)).all()).await.map(drop),
+        ];
+        for result in results {
+            assert!(matches!(result, Err(Error::Config(_))), "{directory}: {result:?}");
+        }
+    }
     assert_eq!(server.messages("session/new").len(), 1);
-    for method in ["session/load", "session/resume", "session/fork"] {
+    for method in ["session/load", "session/resume", "session/fork", "session/list"] {
         assert!(server.messages(method).is_empty(), "{method}");
     }
     let path = std::path::Path::new("/work").join("deep");
     within(client.new_session(NewSession::in_dir(&path))).await.unwrap();
     within(client.new_session(NewSession::in_dir("C:\\work"))).await.unwrap();
     assert_eq!(server.messages("session/new")[1]["params"]["cwd"], "/work/deep");
-    let _ = ListSessions::in_dir(&path);
+    within(client.list_sessions(ListSessions::in_dir(&path)).all()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fork_has_the_requested_mode_and_model_and_can_be_loaded_again() {
+    for kind in KINDS {
+        let modes = json!({"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]});
+        let models = json!({"currentModelId": "small", "availableModels": [{"modelId": "small"}, {"modelId": "large"}]});
+        let script = Script::default().on_request(move |method, _| match method {
+            "session/fork" => {
+                Some(vec![Step::Finish(json!({"sessionId": "f", "modes": modes, "models": models}))])
+            }
+            "session/set_mode" | "session/set_model" | "session/load" => Some(vec![Step::Finish(json!({}))]),
+            _ => None,
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let new = NewSession::in_dir("/fork").mode("code").model("large");
+        let forked = within(session.fork(new)).await.unwrap();
+        let sent = |method: &str| server.messages(method)[0]["params"].clone();
+        assert_eq!(sent("session/set_mode"), json!({"sessionId": "f", "modeId": "code"}), "{kind}");
+        assert_eq!(sent("session/set_model"), json!({"sessionId": "f", "modelId": "large"}), "{kind}");
+        within(forked.reload()).await.unwrap();
+        assert_eq!(sent("session/load")["cwd"], "/fork");
+    }
 }
 
 #[tokio::test]
@@ -116,6 +155,38 @@ async fn the_first_call_after_a_server_restart_is_repeated_if_it_was_not_execute
 }
 
 #[tokio::test]
+async fn every_call_that_names_no_session_is_repeated_after_a_server_restart() {
+    let script = Script::default().on_request(|method, _| {
+        let listed = json!({"sessions": [{"sessionId": "s", "cwd": "/"}], "models": [], "x": 1});
+        let known = ["session/list", "authenticate", "logout", "_x/any", "_sandboxagent/session/list_models"];
+        known.contains(&method).then(|| vec![Step::Finish(listed)])
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = &client(&server, ServerKind::PerAgent);
+    session(client).await;
+    type Call<'a> = futures::future::BoxFuture<'a, Result<(), Error>>;
+    let calls: [(&str, fn(&SandboxAgentClient) -> Call<'_>); 6] = [
+        ("list_sessions", |client| {
+            Box::pin(async { client.list_sessions(ListSessions::all()).all().await.map(drop) })
+        }),
+        ("get_session", |client| Box::pin(async { client.get_session("s").await.map(drop) })),
+        ("list_models", |client| Box::pin(async { client.list_models(None).await.map(drop) })),
+        ("authenticate", |client| client.authenticate("key")),
+        ("logout", |client| client.logout()),
+        ("raw_request", |client| Box::pin(async { client.raw_request("_x/any", json!({})).await.map(drop) })),
+    ];
+    for (name, call) in calls {
+        server.restart(State::Lost).await;
+        let result = within(call(client)).await;
+        assert!(result.is_ok(), "{name}: {result:?}");
+    }
+    // A call about a session is not repeated: the new agent does not have the session.
+    server.restart(State::Lost).await;
+    let about = within(client.raw_request("_x/any", json!({"sessionId": "s"}))).await;
+    assert!(matches!(about, Err(Error::ConnectionEnded { .. })), "{about:?}");
+}
+
+#[tokio::test]
 async fn an_error_response_to_a_prompt_may_have_been_executed() {
     for kind in KINDS {
         let fail = Step::Fail { code: -32603, message: "the model is down".into(), data: None };
@@ -142,6 +213,31 @@ async fn disconnecting_has_one_deadline() {
     server.inject(Fault::PostHangs);
     server.inject(Fault::DeleteHangs);
     within(client.disconnect()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disconnecting_does_not_wait_for_code_of_the_application() {
+    for kind in KINDS {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
+        let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
+        let (entered, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        // A policy that blocks the thread that reads the connection.
+        let policy = move |_: &PermissionRequest| {
+            entered.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            PermissionDecision::Refuse
+        };
+        let client = options(&server, kind).permission_policy(policy).build().unwrap();
+        let session = session(&client).await;
+        let turn = session.prompt("go");
+        within(waiting.recv()).await.unwrap();
+        let disconnected = tokio::time::timeout(LIMIT / 2, client.disconnect()).await;
+        drop(release);
+        disconnected.expect("it has a deadline").unwrap();
+        drop(turn);
+    }
 }
 
 #[tokio::test]
@@ -184,5 +280,48 @@ async fn an_incomplete_turn_is_filled_from_the_history_of_a_reload() {
         }
         let named = client.session("named");
         assert!(matches!(within(named.reload()).await, Err(Error::Config(_))));
+    }
+}
+
+#[tokio::test]
+async fn an_incomplete_turn_is_filled_only_from_a_history_that_has_it() {
+    let user = |text: &str| ("user_message_chunk", text.to_owned());
+    let agent = |text: &str| ("agent_message_chunk", text.to_owned());
+    let histories = [
+        // The prompt in chunks.
+        (vec![user("before"), agent("old"), user("g"), user("o"), agent("abcd")], true),
+        // A tool result is replayed as a message of the user.
+        (vec![user("go"), agent("ab"), user("result of the tool"), agent("cd")], false),
+        // The turn is missing.
+        (vec![user("before"), agent("old")], false),
+        (vec![], false),
+        // The turn is missing, and an earlier one had the same prompt.
+        (vec![user("go"), agent("old")], false),
+        // A part of the turn is missing.
+        (vec![user("go"), agent("ab")], false),
+    ];
+    for (history, is_filled) in histories {
+        let name = format!("{history:?}");
+        let mut steps: Vec<Step> = history
+            .into_iter()
+            .map(|(kind, text)| json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+            .map(Step::Update)
+            .collect();
+        steps.push(Step::Finish(json!({})));
+        let script = Script::new(|_| ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec())
+            .on_request(move |method, _| (method == "session/load").then(|| steps.clone()));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, ServerKind::Shared).reload_incomplete_turns(true).build().unwrap();
+        let session = session(&client).await;
+        server.inject(Fault::Hole { id: server.last_event_id() + 2 });
+        match within(session.prompt("go").text()).await {
+            Ok(text) => assert_eq!((is_filled, text.as_str()), (true, "abcd"), "{name}"),
+            Err(Error::IncompleteTurn(turn)) => {
+                assert!(!is_filled, "{name}");
+                assert_eq!(turn.collected.text, "acd", "{name}");
+            }
+            Err(error) => panic!("{name}: {error:?}"),
+        }
+        assert_eq!(server.messages("session/load").len(), 1, "{name}");
     }
 }

@@ -1,10 +1,10 @@
 //! Events and updates as JSON, for a web back end that forwards them to a browser.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::{Event, ServerKind, UpdateKind};
+use sandbox_agent_sdk::{Event, PermissionPolicy, ServerKind, UpdateKind};
 use serde_json::{Value, json};
 
-use super::support::{client, event, session, within};
+use super::support::{client, event, options, session, within};
 
 #[tokio::test]
 async fn all_events_of_a_turn_serialise_to_json() {
@@ -47,4 +47,22 @@ async fn all_events_of_a_turn_serialise_to_json() {
     let written: Value = json!(ended);
     assert_eq!((&written["type"], &written["termination"]["exitCode"]), (&json!("sessionEnded"), &json!(3)));
     within(turn.outcome()).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_decided_permission_serialises_with_its_outcome() {
+    let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
+    let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
+    let client = options(&server, ServerKind::Shared)
+        .permissions(PermissionPolicy::BypassPermissions)
+        .build()
+        .unwrap();
+    let session = session(&client).await;
+    let mut events = client.events();
+    within(session.prompt("go").outcome()).await.unwrap();
+    let decided =
+        event(&mut events, |event| matches!(event, Event::PermissionDecided(_)).then_some(event)).await;
+    let written: Value = json!(decided);
+    let outcome = json!({"outcome": "selected", "optionId": "allow_once", "kind": "allow_once"});
+    assert_eq!((&written["by"], &written["outcome"]), (&json!("policy"), &outcome));
 }

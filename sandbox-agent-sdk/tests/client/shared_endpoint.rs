@@ -9,6 +9,7 @@ use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::tools::{ConfinedFiles, Roots};
+use sandbox_agent_sdk::update::ToolKind;
 use sandbox_agent_sdk::{
     ClientOptions, ConnectionState, Event, Events, NewSession, PermissionPolicy, SandboxAgentClient,
     ServerKind,
@@ -279,7 +280,11 @@ async fn an_unclaimed_request_gets_a_response_only_after_a_claim() {
     let server = MockServer::start().await;
     let client = client(&server, ServerKind::Shared);
     connected(&client).await;
-    let (mut events, mut of_session) = (client.events(), client.session("theirs").events());
+    let theirs = client.session("theirs");
+    let (mut events, mut of_session) = (client.events(), theirs.events());
+    let call = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "kind": "execute"});
+    let params = json!({"sessionId": "theirs", "update": call});
+    server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     let id = ask(&server, Some("theirs"));
     let (request, same) = (unclaimed(&mut events).await, unclaimed(&mut of_session).await);
     assert!(request.is_open() && same.is_open());
@@ -287,6 +292,12 @@ async fn an_unclaimed_request_gets_a_response_only_after_a_claim() {
     let ClaimedRequest::Permission(permission) = request.claim().unwrap() else { panic!("not a permission") };
     assert_eq!(same.claim().unwrap_err(), ReplyError::Stale);
     assert_eq!(permission.session_id(), Some("theirs"));
+    let call = permission.tool_call().expect("a tool call");
+    assert_eq!(
+        (call.title.as_deref(), &call.kind),
+        (Some("Run"), &Some(ToolKind::Execute)),
+        "as reported before"
+    );
     permission.allow_once().unwrap();
     assert!(server.wait_for(|_| !responses(&server, &id).is_empty(), LIMIT).await);
     assert_eq!(responses(&server, &id)[0]["result"]["outcome"]["optionId"], "yes");

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::error::Phase;
-use sandbox_agent_sdk::turns::TurnEvent;
+use sandbox_agent_sdk::turns::{TurnEvent, TurnState};
 use sandbox_agent_sdk::update::{Missed, ToolStatus};
-use sandbox_agent_sdk::{Error, Event, ServerKind, StopReason};
+use sandbox_agent_sdk::{Error, Event, ServerKind, StopReason, TurnOutcome};
 use serde_json::json;
 
 use super::support::{KINDS, LIMIT, client, event, options, session, timeouts, within};
@@ -126,6 +126,64 @@ async fn a_deadline_ends_the_wait_for_an_agent_that_does_not_stop() {
     assert!(error.unwrap_err().is_timeout());
     let error = within(session.prompt("again").outcome()).await.unwrap_err();
     assert!(matches!(error, Error::TurnInProgress { .. }), "{error:?}");
+}
+
+/// Checks the error of a turn that reached a limit before its prompt was sent.
+fn unsent(error: Result<TurnOutcome, Error>, phase: Phase, name: &str) {
+    let error = error.unwrap_err();
+    assert!(matches!(&error, Error::Timeout(late) if late.phase == phase), "{name}: {error:?}");
+    assert!(!error.maybe_executed(), "{name}");
+}
+
+#[tokio::test]
+async fn a_limit_that_is_reached_before_the_prompt_is_sent_ends_the_turn_and_nothing_is_sent() {
+    let soon = Duration::from_millis(100);
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", slow()).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let prompts = || server.messages("session/prompt").len();
+        unsent(
+            within(session.prompt("go").with_deadline(Duration::ZERO).outcome()).await,
+            Phase::Deadline,
+            "past",
+        );
+
+        let stuck = || session.prompt_after("go", |_| std::future::pending());
+        unsent(within(stuck().with_deadline(soon).outcome()).await, Phase::Deadline, "before_send");
+        unsent(within(stuck().with_idle_timeout(soon).outcome()).await, Phase::Idle, "before_send");
+        let error = within(stuck().with_deadline(soon).text()).await.unwrap_err();
+        assert!(matches!(error, Error::IncompleteTurn(_)) && !error.maybe_executed(), "{error:?}");
+        assert_eq!(prompts(), 0, "{kind}");
+        assert_eq!(within(session.prompt("quick").text()).await.unwrap(), "done", "{kind}");
+
+        let hangs =
+            Script::default().on_request(|method, _| (method == "initialize").then(|| vec![Step::Hang]));
+        let hanging = MockServer::builder().agent("mock", hangs).start().await;
+        let session = super::support::client(&hanging, kind).session("s");
+        let mut turn = session.prompt("go").with_deadline(soon);
+        unsent(within(turn.outcome()).await, Phase::Deadline, "connecting");
+        assert_eq!(session.turn_state(), TurnState::Idle, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_reached_while_the_turn_before_is_being_cancelled() {
+    let script = Script::steps(vec![Step::Say("begun".into()), Step::Hang]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let times = timeouts().cancel(LIMIT);
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
+    let session = session(&client).await;
+    let mut turn = session.prompt("first");
+    within(turn.next()).await.expect("it runs");
+    drop(turn);
+    let mut turn = session.prompt("second").with_deadline(Duration::from_millis(100));
+    unsent(
+        tokio::time::timeout(LIMIT / 2, turn.outcome()).await.expect("the deadline"),
+        Phase::Deadline,
+        "cancelling",
+    );
+    assert_eq!(server.messages("session/prompt").len(), 1);
 }
 
 /// An agent that ends the prompt "quick" at once and all others when they are cancelled.

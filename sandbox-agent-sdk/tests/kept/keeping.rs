@@ -7,8 +7,9 @@ use sandbox_agent_sdk::sessions::{
 };
 use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy};
 
+use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, event, within};
-use crate::world::{Ability, World, agent, kinds, said, stored};
+use crate::world::{Ability, World, agent, kinds, options, said, stored};
 
 #[tokio::test]
 async fn a_turn_is_stored_with_its_prompt_its_reports_and_its_end() {
@@ -201,4 +202,24 @@ async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() 
             assert!(option.contains(chosen), "{kind}: {option}");
         }
     }
+}
+
+#[tokio::test]
+async fn invalid_arguments_are_refused_before_the_store_is_used() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let store = Gated::new(world.store().await);
+    let sessions = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    // Every call of the store waits forever.
+    *store.slowness.lock().unwrap() = Slowness::Stuck;
+    let relative = || NewSession::in_dir("work");
+    let results = [
+        within(sessions.new_session(relative())).await.map(drop),
+        within(sessions.resume_or_create("other", relative())).await.map(drop),
+        within(session.prompt("")).await.map(drop),
+    ];
+    for result in results {
+        assert!(matches!(result, Err(Error::Config(_))), "{result:?}");
+    }
+    *store.slowness.lock().unwrap() = Slowness::None;
 }

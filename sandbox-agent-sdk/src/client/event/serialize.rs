@@ -32,7 +32,7 @@ impl Event {
             Self::PermissionDecided(decided) => (
                 "permissionDecided",
                 json!({"id": decided.request.id(), "sessionId": decided.request.session_id(),
-                    "request": decided.request.raw(),
+                    "request": decided.request.raw(), "outcome": decided.request.outcome(),
                     "by": format!("{:?}", decided.by).to_lowercase()}),
             ),
             Self::RequestRejected { session_id, method, reason } => {

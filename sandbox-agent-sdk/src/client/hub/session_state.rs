@@ -185,6 +185,9 @@ impl SessionState {
         match (self.turn.as_ref().filter(|_| belongs), event) {
             (Some(turn), Event::Update(update)) => {
                 turn.push_held(TurnItem::Update(update.clone()), hold.cloned());
+                if matches!(update.kind(), UpdateKind::Unreadable { .. }) {
+                    self.turn_missing(Missed::Malformed);
+                }
             }
             (Some(turn), Event::Permission(_) | Event::Question(_)) if turn.is_deciding() => {
                 // A turn that was not read yet decides only if nothing else does.
@@ -223,11 +226,15 @@ impl SessionState {
         let update = Update::missed(id, missed);
         if let Some(turn) = &self.turn {
             turn.push(TurnItem::Update(update.clone()));
-            if self.turn_missed.len() < MISSED {
-                self.turn_missed.push(missed);
-            }
+            self.turn_missing(missed);
         }
         self.histories.iter().for_each(|reader| reader.push(update.clone()));
+    }
+
+    fn turn_missing(&mut self, missed: Missed) {
+        if self.turn_missed.len() < MISSED {
+            self.turn_missed.push(missed);
+        }
     }
 
     /// Passes history to the calls that load the session; `false` if there are none, or the update is not history.

@@ -17,6 +17,7 @@ use crate::requests::{
     ELICITATION, Fallback, Held, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, Responder,
     Response,
 };
+use crate::update::ToolCall;
 use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
 
 /// For how many unnamed sessions a warning is logged that nothing decides their requests.
@@ -57,8 +58,7 @@ impl Decisions {
             }
             return None;
         }
-        let call = params.pointer("/toolCall/toolCallId").and_then(Value::as_str);
-        let reported = session.zip(call).and_then(|(session, call)| self.hub.tool_call(session, call));
+        let reported = reported_call(&self.hub, session.map(AsRef::as_ref), &params);
         let request = PermissionRequest::new(params, responder, held, reported);
         self.permission(request)
     }
@@ -138,6 +138,11 @@ impl Fallback for Decisions {
             response.unwrap_or(Err(unknown))
         })
     }
+}
+
+/// Returns what the agent has reported about the tool call of a permission request.
+pub(super) fn reported_call(hub: &Hub, session: Option<&str>, params: &Value) -> Option<ToolCall> {
+    hub.tool_call(session?, params.pointer("/toolCall/toolCallId")?.as_str()?)
 }
 
 /// Lets the handler decide. If it panics or does not decide, the request is refused.

@@ -3,12 +3,12 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acp_http_client::RequestOptions;
+use acp_http_client as wire;
 use serde_json::{Value, json};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
-use super::limits::{TurnLimits, reached};
+use super::limits::{TurnLimits, is_limit, late, reached, unsent};
 use super::{Current, Outcome, TurnItem, TurnOutcome};
 use crate::client::connection::Connection;
 use crate::client::event::Queue;
@@ -20,7 +20,6 @@ use crate::client::reading::id_text;
 use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
 use crate::client::stream::PromptLayer;
-use crate::error::Timeout;
 use crate::event::TurnEnded;
 use crate::session::SessionInfo;
 use crate::termination::TerminationReport;
@@ -71,8 +70,12 @@ impl Drop for Free {
 
 impl Driver {
     pub(super) async fn run(mut self, mut dropped: oneshot::Receiver<()>, before: TurnState) {
-        if before == TurnState::Cancelling && !self.wait_for_cancel(&mut dropped).await {
-            return self.refuse();
+        if before == TurnState::Cancelling {
+            match self.unsent(self.wait_for_cancel(&mut dropped)).await {
+                Ok(true) => {}
+                Ok(false) => return self.refuse(),
+                Err(late) => return self.settle(Err(late)),
+            }
         }
         let outcome = self.turn(dropped).await;
         self.settle(outcome);
@@ -89,6 +92,11 @@ impl Driver {
             idle = idle => idle.is_ok_and(|idle| idle.is_ok()),
         };
         is_idle && self.inner.hub.begin_turn(&self.session, &self.queue) == TurnState::Idle
+    }
+
+    /// Waits for a step before the prompt is sent, within the limits of the turn.
+    fn unsent<T>(&self, step: impl Future<Output = T>) -> impl Future<Output = Result<T, Error>> {
+        unsent(self.limits.clone(), self.inner.hub.watch_progress(&self.session), step)
     }
 
     /// Another turn is running.
@@ -108,6 +116,7 @@ impl Driver {
         let mut outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
         if let Err(error) = &outcome
             && !error.maybe_executed()
+            && !is_limit(error)
             && dropped.try_recv() != Err(TryRecvError::Closed)
             && self.is_sent_again(error).await
         {
@@ -130,8 +139,19 @@ impl Driver {
         let Some(layer) = &mut self.layer else { return false };
         // Updates that arrive before the prompt is sent again do not belong to the turn.
         self.inner.hub.prompt_withdrawn(&self.session);
-        let resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
-        let Some(resend) = resend.await else { return false };
+        let mut resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
+        let (mut limits, progress) = (self.limits.clone(), self.inner.hub.watch_progress(&self.session));
+        let resend = tokio::select! {
+            biased;
+            resend = &mut resend => resend,
+            (phase, within) = reached(&mut limits, progress) => {
+                // Its reader does not wait for the session to be restored.
+                self.settle(Err(late(phase, within, false)));
+                drop(resend.await);
+                None
+            }
+        };
+        let Some(resend) = resend else { return false };
         if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {
             return false;
         }
@@ -142,9 +162,10 @@ impl Driver {
     }
 
     async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {
-        let connection = self.inner.connection().await?;
+        let progress = self.inner.hub.watch_progress(&self.session);
+        let (connection, request) = unsent(self.limits.clone(), progress, self.prepared()).await??;
         let began = self.inner.hub.now();
-        let outcome = self.prompt(&connection, dropped).await;
+        let outcome = self.prompt(&connection, request, dropped).await;
         // Everything before the end belongs to the turn.
         connection.barrier().await;
         let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
@@ -153,8 +174,8 @@ impl Driver {
             Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
             // Agents end a turn that this client has cancelled in many ways.
             Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
-            Err(Error::Rpc { error, .. }) if cancelled => {
-                Ok(TurnOutcome::cancelled(json!({ "error": error }), self.missing()))
+            Err(error @ (Error::Rpc { .. } | Error::LoginRequired(_))) if cancelled => {
+                Ok(TurnOutcome::cancelled(json!({ "error": error.rpc_error() }), self.missing()))
             }
             outcome => outcome.map(|raw| TurnOutcome::read(raw, self.missing())),
         };
@@ -167,6 +188,10 @@ impl Driver {
             }
             // The agent may have done a part of the work before it failed.
             Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
+            Err(Error::LoginRequired(mut login)) => {
+                login.executed = true;
+                Err(Error::LoginRequired(login))
+            }
             outcome => outcome,
         }
     }
@@ -191,23 +216,29 @@ impl Driver {
         Error::ended(Some(&self.session), info, false)
     }
 
-    async fn prompt(
-        &mut self,
-        connection: &Connection,
-        dropped: &mut oneshot::Receiver<()>,
-    ) -> Result<Value, Error> {
-        // Turns are cancelled by a separate message.
-        let options = RequestOptions::new().no_timeout().cancel_on_drop(false);
-        let session = self.session.clone();
-        let params = json!({"sessionId": session, "prompt": self.prompt});
+    /// Connects, and has the prompt stored. Everything that has arrived until then does not belong to the turn.
+    async fn prepared(&mut self) -> Result<(Arc<Connection>, wire::Request<wire::Json>), Error> {
+        let connection = self.inner.connection().await?;
+        // Turns are cancelled by a message of their own.
+        let options = wire::RequestOptions::new().no_timeout().cancel_on_drop(false);
+        let params = json!({"sessionId": self.session, "prompt": self.prompt});
         let request = connection.wire.request_raw(PROMPT, &params).options(options);
         self.request_id = request.id().map(|id| id_text(&id));
         if let (Some(layer), Some(id)) = (&mut self.layer, self.request_id.clone()) {
             let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
             stored.await?;
         }
-        // Updates that arrived before the prompt is sent do not belong to the turn.
         connection.barrier().await;
+        Ok((connection, request))
+    }
+
+    async fn prompt(
+        &mut self,
+        connection: &Connection,
+        request: wire::Request<wire::Json>,
+        dropped: &mut oneshot::Receiver<()>,
+    ) -> Result<Value, Error> {
+        let session = self.session.clone();
         let call = connection.prompt(&session, request);
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
@@ -236,18 +267,17 @@ impl Driver {
                 }
             }
             (phase, within) = reached(&mut self.limits, progress) => {
-                let late = || {
-                    let timeout = Timeout::new(phase, "session/prompt", within);
-                    Error::Timeout(Box::new(timeout))
-                };
                 let limit = self.inner.options.timeouts.cancel;
                 let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
-                if tokio::time::timeout(limit, &mut stopped).await.is_err() {
-                    // Its reader does not wait for an agent that does not stop; the session does.
-                    settle(&self.queue, &self.outcome, Err(late()));
-                    let _ = stopped.await;
-                }
-                Err(late())
+                let answer = match tokio::time::timeout(limit, &mut stopped).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        // Its reader does not wait for an agent that does not stop; the session does.
+                        settle(&self.queue, &self.outcome, Err(late(phase, within, true)));
+                        stopped.await
+                    }
+                };
+                Err(late(phase, within, !matches!(answer, Err(Error::Withdrawn { .. }))))
             }
         }
     }

@@ -6,12 +6,11 @@ use futures::future::OptionFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 
-use super::limits::{TurnLimits, reached};
+use super::limits::{self, TurnLimits, reached};
 use super::{Current, Outcome, Reading, Turn, TurnEvent, TurnItem};
 use crate::Error;
 use crate::client::event::Queue;
 use crate::client::session::Session;
-use crate::error::Timeout;
 
 impl Turn {
     /// Creates a turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
@@ -43,7 +42,7 @@ impl Turn {
             queue.end();
         }
         let current = Current::new(session.id());
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, _held: held }
+        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt: None, _held: held }
     }
 }
 
@@ -52,11 +51,11 @@ async fn feed(
     session: &Session,
     queue: &Queue<TurnItem>,
     events: impl Stream<Item = TurnEvent>,
-    mut limits: watch::Receiver<TurnLimits>,
+    mut limited: watch::Receiver<TurnLimits>,
 ) -> Outcome {
     let mut events = pin!(events);
     let progress = session.client().inner().hub.watch_progress(session.id());
-    let mut limit = pin!(reached(&mut limits, progress).fuse());
+    let mut limit = pin!(reached(&mut limited, progress).fuse());
     let mut late = None;
     let mut cancelling: OptionFuture<_> = None.into();
     loop {
@@ -70,7 +69,7 @@ async fn feed(
                 })),
             },
             (phase, within) = &mut limit, if late.is_none() => {
-                late = Some(Error::Timeout(Box::new(Timeout::new(phase, "session/prompt", within))));
+                late = Some(limits::late(phase, within, true));
                 cancelling = Some(session.cancel().fuse()).into();
             }
             Some(cancelled) = &mut cancelling => {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::Error;
 use crate::client::event_loop::wait_until;
 use crate::client::hub::Progress;
-use crate::error::Phase;
+use crate::client::names::PROMPT;
+use crate::error::{Phase, Timeout};
 
 /// The limits of a turn.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,6 +47,37 @@ pub(super) async fn reached(
             () = wait_until(silent) => return (Phase::Idle, idle.unwrap_or_default()),
         }
     }
+}
+
+/// Waits for a step before the prompt is sent. Fails if a limit is reached first.
+pub(super) async fn unsent<T>(
+    mut limits: watch::Receiver<TurnLimits>,
+    progress: watch::Receiver<Progress>,
+    step: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let deadlines = limits.clone();
+    let done = tokio::select! {
+        biased;
+        (phase, within) = reached(&mut limits, progress) => return Err(late(phase, within, false)),
+        done = step => done,
+    };
+    // A timer may fire a little late.
+    match deadlines.borrow().deadline {
+        Some((at, within)) if at <= Instant::now() => Err(late(Phase::Deadline, within, false)),
+        _ => Ok(done),
+    }
+}
+
+/// The error of a turn that reached a limit.
+pub(super) fn late(phase: Phase, within: Duration, sent: bool) -> Error {
+    let mut timeout = Timeout::new(phase, PROMPT, within);
+    timeout.sent = sent;
+    Error::Timeout(Box::new(timeout))
+}
+
+/// Whether a limit of the turn caused an error.
+pub(super) fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::Timeout(timeout) if matches!(timeout.phase, Phase::Deadline | Phase::Idle))
 }
 
 #[cfg(test)]

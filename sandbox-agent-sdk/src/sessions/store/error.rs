@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::client::network::check_runtime;
 use crate::convert::text::printable;
 use crate::sessions::status::{SessionStatus, TransitionError, UserAction};
 
@@ -89,6 +90,9 @@ pub enum StoreError {
         /// Why the line is invalid.
         reason: String,
     },
+    /// The call needs a tokio runtime. Nothing was written.
+    #[error("a call needs a tokio runtime")]
+    NoRuntime,
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
@@ -102,6 +106,11 @@ impl StoreError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
+    }
+
+    /// Checks that there is a tokio runtime.
+    pub(crate) fn check_runtime() -> Result<(), Self> {
+        check_runtime().map_err(|_| Self::NoRuntime)
     }
 
     /// The store did not respond in time.

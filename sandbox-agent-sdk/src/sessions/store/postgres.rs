@@ -52,6 +52,7 @@ impl PostgresStore {
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
+        StoreError::check_runtime()?;
         let store = Self { pool: options.connect().await?, limit: options.response_limit() };
         let migrated = match Checkout::of(&store.pool, None).await {
             Ok(mut checkout) => {

@@ -64,6 +64,7 @@ impl SqliteStore {
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+        StoreError::check_runtime()?;
         let path = path.as_ref().to_owned();
         let (writing, reading) = open::open(&path, &options).await?;
         let appends = Writer::start(writing.clone(), path.clone());
@@ -113,6 +114,7 @@ struct Watch<'a> {
 
 impl<'a> Checkout<'a> {
     async fn of(pool: &SqlitePool, path: &'a Path) -> Result<Self, StoreError> {
+        StoreError::check_runtime()?;
         let connection = pool.acquire().await.map_err(|error| open::failure(path, error))?;
         Ok(Self { connection, watch: Watch { path } })
     }

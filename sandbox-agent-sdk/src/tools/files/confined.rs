@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use self::denied::Denied;
 use super::{FileAccess, FileError, ReadText, TextFiles, WriteText};
+use crate::client::network::check_runtime;
 use crate::tools::Roots;
 
 /// The default limit of bytes that one request reads or writes.
@@ -206,6 +207,7 @@ async fn run_blocking<T: Send + 'static>(
     places: Arc<Semaphore>,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
+    check_runtime().map_err(|error| FileError::Refused(error.to_string()))?;
     // The runtime is shutting down.
     let ending = || FileError::Refused("the client program is shutting down".to_owned());
     let place = places.acquire_owned().await.map_err(|_| ending())?;

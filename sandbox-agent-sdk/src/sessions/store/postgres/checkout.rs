@@ -30,6 +30,7 @@ pub(super) struct Watch {
 impl Checkout {
     /// A connection of this pool, with a limit for the statements of a call.
     pub(super) async fn of(pool: &PgPool, limit: Option<Duration>) -> Result<Self, StoreError> {
+        StoreError::check_runtime()?;
         let connection = pool.acquire().await.map_err(failure)?;
         Ok(Self { connection, watch: Watch { limit, is_waiting: AtomicBool::new(false) } })
     }

@@ -1,0 +1,86 @@
+//! Completes a turn from the history of its session.
+
+use super::{CollectedTurn, Turn};
+use crate::{Update, UpdateKind};
+
+/// What was received of a turn, to compare with the history.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) collected: CollectedTurn,
+    /// Where its text has holes.
+    holes: Vec<usize>,
+}
+
+impl Received {
+    pub(super) fn add(&mut self, update: &Update) {
+        if is_hole(update) {
+            self.holes.push(self.collected.text.len());
+        }
+        self.collected.add(update);
+    }
+
+    /// Whether a turn contains everything that was received, in order.
+    fn is_part_of(&self, whole: &CollectedTurn) -> bool {
+        let (mut start, mut rest) = (0, whole.text.as_str());
+        for end in self.holes.iter().copied().chain([self.collected.text.len()]) {
+            let part = self.collected.text[start..end].trim();
+            let Some(found) = rest.find(part) else { return false };
+            rest = &rest[found + part.len()..];
+            start = end;
+        }
+        let calls = &self.collected.tool_calls;
+        calls.iter().all(|call| whole.tool_calls.iter().any(|known| known.id == call.id))
+    }
+}
+
+impl Turn {
+    /// Returns the turn from the agent's own history, if that has all of it.
+    pub(super) async fn reloaded(&self, received: &Received) -> Option<CollectedTurn> {
+        // A prompt that was sent again is in another session.
+        let prompt = self.prompt.as_deref().filter(|_| *self.current.id() == *self.session.id())?;
+        let reloaded = match self.session.reload().await {
+            Ok(reloaded) => reloaded,
+            Err(error) => {
+                tracing::debug!(%error, "an incomplete turn could not be loaded again");
+                return None;
+            }
+        };
+        let mut whole = CollectedTurn::default();
+        turn_of(reloaded.history(), prompt)?.iter().for_each(|update| whole.add(update));
+        if !received.is_part_of(&whole) {
+            return None;
+        }
+        let mut outcome = received.collected.outcome.clone()?;
+        outcome.missing.clear();
+        whole.end(outcome);
+        Some(whole)
+    }
+}
+
+/// Whether something is missing here.
+fn is_hole(update: &Update) -> bool {
+    matches!(update.kind(), UpdateKind::Missed(_) | UpdateKind::Unreadable { .. })
+}
+
+/// Returns the updates after the last message of the user, if that is the prompt and the history is complete.
+///
+/// An agent may not have stored the turn, or replay the results of tools as messages of the user.
+fn turn_of<'a>(history: &'a [Update], prompt: &str) -> Option<&'a [Update]> {
+    if prompt.trim().is_empty() || history.iter().any(is_hole) {
+        return None;
+    }
+    let last = history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;
+    let mut chunks = Vec::new();
+    let mut id = None;
+    for update in history[..=last].iter().rev().filter(|update| update.is_conversation()) {
+        let UpdateKind::UserMessage(chunk) = update.kind() else { break };
+        if chunk.message_id.is_some()
+            && id.replace(&chunk.message_id).is_some_and(|id| *id != chunk.message_id)
+        {
+            break;
+        }
+        chunks.push(chunk.text().unwrap_or_default());
+    }
+    let message: String = chunks.into_iter().rev().collect();
+    (message.trim() == prompt.trim()).then(|| &history[last + 1..])
+}
