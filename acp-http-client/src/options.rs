@@ -152,6 +152,10 @@ pub struct Limits {
     pub open_request_bytes: usize,
     /// How many responses to agent requests are posted at the same time. Default 32. Further responses wait.
     pub response_posts: usize,
+    /// How many bytes the responses to agent requests may take until they are posted. Default 128 MiB.
+    /// A response that exceeds it is replaced by an error response, and
+    /// [`Event::ResponseLost`](crate::Event::ResponseLost) reports it.
+    pub response_bytes: usize,
     /// How many refusals may wait to be posted. Default 1024.
     /// Further requests get no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports them.
     pub refusals: usize,
@@ -173,6 +177,7 @@ impl Default for Limits {
             open_requests: 1024,
             open_request_bytes: 64 << 20,
             response_posts: 32,
+            response_bytes: 128 << 20,
             refusals: 1024,
             cookies: 50,
             backlog: 64 << 20,
@@ -204,6 +209,7 @@ setters!(Limits {
     open_requests: usize,
     open_request_bytes: usize,
     response_posts: usize,
+    response_bytes: usize,
     refusals: usize,
     cookies: usize,
     backlog: usize,

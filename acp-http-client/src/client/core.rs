@@ -20,7 +20,7 @@ use crate::{
     inbound::{AgentRequestTable, Links, flush},
     outbound::{Gate, Notices, Outbox, Waiter, run_notices},
     rpc::{Ids, Pending, RpcOutcome},
-    tap::{Hook, Tap, TapBook},
+    tap::{Hook, Refusals, Tap, TapBook},
     transport::{Post, PostFailure, Posted, Transport},
 };
 
@@ -38,6 +38,7 @@ pub(crate) struct Options {
     pub(crate) handler: Arc<dyn AnyHandler>,
     pub(crate) tap: Option<Tap>,
     pub(crate) hook: Option<Hook>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Counters for `diagnostics()`.

@@ -62,10 +62,13 @@ impl Connection {
             // The stream of an endpoint of its own begins with the connection.
             hub.next_incarnation();
         }
-        let (builder, requests) = wiring.connection(agent).agent_requests();
+        let is_shared = endpoint.kind == ServerKind::Shared;
+        let (mut builder, requests) = wiring.connection(agent).agent_requests();
+        if is_shared {
+            builder = builder.refuse_if(RequestRouter::refusals(hub, &options.limits));
+        }
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let is_shared = endpoint.kind == ServerKind::Shared;
         hub.set_shared(is_shared);
         hub.set_numbered(endpoint.kind != ServerKind::ConnectionId);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
