@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::convert::text::printable;
 use crate::error::RpcError;
 use crate::sessions::status::StatusEvent;
 use crate::thread::{AgentResult, ResultRules, TurnFailure};
@@ -108,7 +109,7 @@ fn assumed() -> bool {
 /// A stored error: its text, its cause and its classification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", default)]
-#[error("{message}")]
+#[error("{}", printable(message))]
 #[non_exhaustive]
 pub struct StoredError {
     /// The text of the error.
