@@ -40,6 +40,8 @@ pub use handler::{AgentHandler, AgentRequest, AgentRequests, Call, Responder};
 pub use json::{Json, JsonError, Typed};
 pub use options::{Limits, Timeouts};
 pub use outbound::RequestOptions;
+#[doc(hidden)]
+pub use printable::{OneLine, is_unsafe, safe_error};
 pub use problem::Problem;
 pub use rpc::{MessageId, RpcError};
 pub use session_id::SessionId;

@@ -50,6 +50,8 @@ struct Requests {
     response_bytes: usize,
     /// How many refusals are being sent.
     refusing: usize,
+    /// Whether the last request that was not admitted was not refused either.
+    dropping: bool,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,16 @@ enum Admission {
     Full,
 }
 
+/// What happens to a request that is not admitted.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    Granted,
+    /// It gets no response. Whether it is the first of a row of such requests.
+    Dropped {
+        is_first: bool,
+    },
+}
+
 impl AgentRequestTable {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
@@ -119,6 +131,7 @@ impl AgentRequestTable {
             return Admission::Full;
         }
         requests.answered.remove(id);
+        requests.dropping = false;
         requests.admitted += 1;
         let serial = requests.admitted;
         request.serial = serial;
@@ -129,15 +142,16 @@ impl AgentRequestTable {
         Admission::Open(serial)
     }
 
-    /// Takes the right to refuse a request that was not admitted; `false` if too many refusals are waiting.
-    fn refuse(&self, id: &MessageId, session: Option<&str>, arrival: &Arrival) -> bool {
+    /// Takes the right to refuse a request that was not admitted; unless too many refusals are waiting.
+    fn refuse(&self, id: &MessageId, session: Option<&str>, arrival: &Arrival) -> Refusal {
         let mut requests = self.lock();
         if requests.refusing >= self.max_refusals {
-            return false;
+            return Refusal::Dropped { is_first: !std::mem::replace(&mut requests.dropping, true) };
         }
+        requests.dropping = false;
         requests.refusing += 1;
         requests.answered.insert(id, session, arrival);
-        true
+        Refusal::Granted
     }
 
     /// Takes the right to respond; `None` if the request was answered, or another one is open under the id.

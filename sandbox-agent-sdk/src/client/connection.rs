@@ -19,6 +19,7 @@ use super::probe::Endpoint;
 use super::router::RequestRouter;
 use super::wiring::Wiring;
 use crate::connection::Capabilities;
+use crate::convert::text::OneLine;
 use crate::requests::{ConnectionHandlers, Requests};
 use crate::session::SessionMetadata;
 use crate::termination::TerminationReport;
@@ -148,7 +149,7 @@ impl Connection {
         match self.call(AUTHENTICATE, params).await {
             Err(error) if error.is_terminal() || error.termination().is_some() => Err(error),
             Err(error) => {
-                tracing::warn!(%error, login, "the agent refused a login");
+                tracing::warn!(error = %OneLine(&error), login, "the agent refused a login");
                 Ok(false)
             }
             Ok(_) => Ok(true),
@@ -304,7 +305,7 @@ impl Connection {
                 .await
             {
                 Ok(wire::CloseOutcome::Unconfirmed(error)) => {
-                    tracing::debug!(%error, "the server did not confirm that the connection is closed");
+                    tracing::debug!(error = %OneLine(&error), "the server did not confirm that the connection is closed");
                 }
                 Ok(_) => {}
                 Err(_) => tracing::debug!("closing the connection takes too long"),

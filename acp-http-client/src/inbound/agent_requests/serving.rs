@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{Admission, Arrival, OpenRequest, Responding};
+use super::{Admission, Arrival, OpenRequest, Refusal, Responding};
 use crate::{
     AgentRequest, Error, Event, EventId, MessageId, RpcError,
     client::Core,
@@ -15,6 +15,7 @@ use crate::{
         outcome::{Outcome, cancelled},
     },
     outbound::send_one_way,
+    printable::OneLine,
     random::fraction,
     rpc::Outgoing,
     sse::{Backoff, Fingerprint},
@@ -51,18 +52,24 @@ pub(in crate::inbound) fn dispatch(
             core.tasks.spawn(serve(core.clone(), target, serial, handling, cancelled_by));
         }
         Admission::Repeated => {
-            tracing::debug!(id = %target.id, method = %target.method, "repeated agent request");
+            tracing::debug!(id = ?target.id, method = &*target.method, "repeated agent request");
         }
         Admission::Full if !core.options.refusals.select(params) => {
-            tracing::debug!(id = %target.id, method = %target.method, "agent request is left to other clients");
+            tracing::debug!(id = ?target.id, method = &*target.method, "agent request is left to other clients");
         }
-        Admission::Full if core.calls.refuse(&target.id, target.session.as_deref(), &arrival) => {
-            core.tasks.spawn(refuse(core.clone(), target));
-        }
-        Admission::Full => {
-            let limit = core.options.limits.refusals;
-            lost(core, &target, Error::TooManyRequests { limit });
-        }
+        Admission::Full => match core.calls.refuse(&target.id, target.session.as_deref(), &arrival) {
+            Refusal::Granted => {
+                core.tasks.spawn(refuse(core.clone(), target));
+            }
+            Refusal::Dropped { is_first } => {
+                let error = Error::TooManyRequests { limit: core.options.limits.refusals };
+                // An agent can send any number of them.
+                if is_first {
+                    log_lost(&target, &error);
+                }
+                report_lost(core, &target, error);
+            }
+        },
     }
 }
 
@@ -205,13 +212,21 @@ fn encode(target: &Target, outcome: Outcome) -> Option<Bytes> {
     match body {
         Ok(body) => Some(body),
         Err(error) => {
-            tracing::error!(id = %target.id, method = %target.method, %error, "response cannot be serialized");
+            tracing::error!(id = ?target.id, method = &*target.method, error = %OneLine(&error), "response cannot be serialized");
             None
         }
     }
 }
 
 fn lost(core: &Arc<Core>, target: &Target, error: Error) {
-    tracing::warn!(id = %target.id, method = %target.method, %error, "response to the agent was not delivered");
+    log_lost(target, &error);
+    report_lost(core, target, error);
+}
+
+fn log_lost(target: &Target, error: &Error) {
+    tracing::warn!(id = ?target.id, method = &*target.method, error = %OneLine(&error), "response to the agent was not delivered");
+}
+
+fn report_lost(core: &Arc<Core>, target: &Target, error: Error) {
     core.publish(Event::ResponseLost { id: target.id.clone(), method: target.method.to_string(), error });
 }

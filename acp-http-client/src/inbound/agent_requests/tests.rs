@@ -96,16 +96,17 @@ fn requests_are_refused_beyond_the_limit_and_dropped_beyond_that_of_refusals() {
     let refuse = |number: usize| table.refuse(&id(number), None, &arrival(Some("1"), 0));
     let admitted: Vec<_> = (0..4).map(admit).collect();
     assert_eq!(admitted, [Admission::Open(1), Admission::Open(2), Admission::Open(3), Admission::Full]);
-    assert_eq!([3, 4, 5, 6].map(refuse), [true, true, false, false]);
+    let dropped = |is_first| Refusal::Dropped { is_first };
+    assert_eq!([3, 4, 5, 6].map(refuse), [Refusal::Granted, Refusal::Granted, dropped(true), dropped(false)]);
     assert_eq!(admit(3), Admission::Repeated, "it was refused already");
     let responding = table.claim(&id(0), 1).unwrap();
     drop(Responding { table: &table, refusal: true, bytes: 0 });
     assert_eq!(admit(7), Admission::Full, "a request is open until its response was sent");
-    assert!(refuse(7));
+    assert_eq!(refuse(7), Refusal::Granted);
     drop(responding);
     assert_eq!(admit(8), Admission::Open(4));
     assert_eq!(admit(9), Admission::Full);
-    assert!(!refuse(9));
+    assert_eq!(refuse(9), dropped(true));
 }
 
 #[test]
