@@ -48,6 +48,8 @@ pub use session_id::SessionId;
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
+#[doc(hidden)]
+pub use transport::warn_of_plain_http;
 pub use transport::{
     HttpSendError, HttpSender, http_client_builder, http_client_builder_trusting, is_loopback,
 };

@@ -139,7 +139,8 @@ pub struct Limits {
     /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
     /// The maximum length in bytes of the id of an event, the id of an agent request, its session id, and the name of
-    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed).
+    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed). A longer connection
+    /// id is ignored.
     pub id: usize,
     /// How much memory JSON text may take once parsed into a `serde_json::Value`. Default 64 MiB.
     /// The text itself is limited by `message`, but small text can take ten times its size in memory.

@@ -290,6 +290,25 @@ async fn cookies_above_the_limit_replace_the_oldest() {
     }
 }
 
+#[tokio::test]
+async fn a_connection_id_is_used_up_to_the_limit_and_not_above() {
+    for (bytes, used) in [(63, true), (64, true), (65, false)] {
+        let server = RawServer::start(move |method, body| match method {
+            "GET" => Reply::Stream,
+            _ => Reply::result(body, result(body)).header("x-acp-connection-id", "c".repeat(bytes)),
+        })
+        .await;
+        let limits = Limits::default().id(64);
+        let dialect = acp_http_client::Dialect::EARLY;
+        let client = AcpHttpClient::builder(&server.url).dialect(dialect).limits(limits).build().unwrap();
+        within("the handshake", handshake(&client)).await.unwrap();
+        within("another request", client.request::<Value>("_x/y", &json!({})).into_future()).await.unwrap();
+        let posts = server.received().into_iter().filter(|request| request.method == "POST");
+        let sent = posts.skip(1).any(|request| request.header("x-acp-connection-id").is_some());
+        assert_eq!(sent, used, "{bytes}");
+    }
+}
+
 /// A server that closes the connection while it is sent more than this.
 async fn closing(limit: usize) -> RawServer {
     RawServer::start(move |method, body| match method {
