@@ -17,6 +17,9 @@ pub struct Limits {
     pub health: usize,
     /// The largest JSON response of any other control call, in bytes. Default 64 MiB.
     pub control: usize,
+    /// The largest file that is read into memory as a whole, in bytes. Default 256 MiB. Use
+    /// [`Files::open`](crate::control::Files::open) for larger files.
+    pub file: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
@@ -44,6 +47,7 @@ impl Default for Limits {
         Self {
             health: 64 << 10,
             control: 64 << 20,
+            file: 256 << 20,
             message: 64 << 20,
             session_page: 16 << 20,
             session_list: 64 << 20,
@@ -76,6 +80,7 @@ macro_rules! setters {
 setters! {
     health: "the largest response to a health check, in bytes",
     control: "the largest JSON response of any other control call, in bytes",
+    file: "the largest file that is read into memory as a whole, in bytes",
     message: "the largest message of a connection, in bytes",
     session_page: "the largest page in a listing of sessions, in bytes",
     session_list: "the largest listing of sessions, all pages together, in bytes",
