@@ -221,7 +221,9 @@ impl fmt::Debug for Hook {
 
 /// Which agent requests over a limit are refused. By default all are.
 #[derive(Clone, Default)]
-pub(crate) struct Refusals(Option<Arc<dyn Fn(&Json) -> bool + Send + Sync>>);
+pub(crate) struct Refusals(Option<Arc<RefusalFilter>>);
+
+type RefusalFilter = dyn Fn(&Json) -> bool + Send + Sync;
 
 impl Refusals {
     pub(crate) fn new(filter: impl Fn(&Json) -> bool + Send + Sync + 'static) -> Self {

@@ -23,6 +23,7 @@ mod item;
 mod limits;
 mod outcome;
 
+use collected::Collector;
 pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 use driver::Driver;
 pub use item::TurnEvent;
@@ -220,18 +221,22 @@ impl Turn {
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
     /// received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
-        let mut collected = CollectedTurn::default();
+        let limit = self.session.client().inner().options.limits.turn;
+        let mut collector = Collector::new(limit);
         while let Some(update) = self.next().await {
-            collected.add(&update);
+            collector.add(&update);
         }
+        let (mut collected, excess) = collector.finish();
         match self.ended().await {
             Ok(outcome) => {
-                let missing = outcome.missing.clone();
+                let mut missing = outcome.missing.clone();
+                missing.extend(excess);
                 collected.end(outcome);
                 if missing.is_empty() {
                     return Ok(collected);
                 }
-                if self.session.client().inner().options.reload_incomplete
+                if excess.is_none()
+                    && self.session.client().inner().options.reload_incomplete
                     && let Some(whole) = self.reloaded(&collected).await
                 {
                     return Ok(whole);
@@ -263,8 +268,9 @@ impl Turn {
         }
         let prompt =
             history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;
-        let mut whole = CollectedTurn::default();
+        let mut whole = Collector::new(self.session.client().inner().options.limits.turn);
         history[prompt + 1..].iter().for_each(|update| whole.add(update));
+        let (mut whole, None) = whole.finish() else { return None };
         let mut outcome = collected.outcome.clone()?;
         outcome.missing.clear();
         whole.end(outcome);
