@@ -3,12 +3,16 @@
 use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};
 
 use http::HeaderValue;
+use zeroize::Zeroizing;
 
 use crate::{Error, tap::catch_async};
 
-/// A bearer token. It is never part of `Debug` output, errors or traces.
+/// A bearer token. It is never part of `Debug` output, errors or traces, and its memory is overwritten on drop.
 #[derive(Clone)]
-pub struct Token(HeaderValue);
+pub struct Token(Arc<Zeroizing<String>>);
+
+/// What precedes a token in the `Authorization` header.
+const SCHEME: &str = "Bearer ";
 
 impl Token {
     /// Creates a token from text, with or without the prefix `Bearer`.
@@ -24,16 +28,25 @@ impl Token {
         if bare.is_empty() {
             return Err(Error::Config("the token is empty".to_owned()));
         }
-        let mut value = HeaderValue::from_str(&format!("Bearer {bare}")).map_err(|_| {
-            Error::Config("the token contains characters that are invalid in a header".to_owned())
-        })?;
-        value.set_sensitive(true);
-        Ok(Self(value))
+        // Visible ASCII characters, tabs and bytes above, as in `HeaderValue`.
+        if !bare.bytes().all(|byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
+            let invalid = "the token contains characters that are invalid in a header";
+            return Err(Error::Config(invalid.to_owned()));
+        }
+        // A string that grows would leave copies behind.
+        let mut value = Zeroizing::new(String::with_capacity(SCHEME.len() + bare.len()));
+        value.push_str(SCHEME);
+        value.push_str(bare);
+        Ok(Self(Arc::new(value)))
     }
 
-    /// Returns the value of the `Authorization` header, marked as sensitive.
+    /// Returns the value of the `Authorization` header, marked as sensitive. It is a copy, which is not overwritten.
     pub fn authorization(&self) -> HeaderValue {
-        self.0.clone()
+        // It was checked before. Without a token the server refuses the request.
+        let value = HeaderValue::from_str(&self.0);
+        let mut value = value.unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
+        value.set_sensitive(true);
+        value
     }
 }
 
@@ -168,6 +181,19 @@ mod tests {
             assert_eq!(token.authorization(), "Bearer secret");
             assert!(token.authorization().is_sensitive());
             assert!(!format!("{token:?} {:?}", Auth::token(token.clone())).contains("secret"));
+        }
+    }
+
+    #[test]
+    fn every_token_that_a_header_can_carry_is_sent_and_no_other() {
+        for byte in 0..=0xff_u8 {
+            let given = format!("a{}b", char::from(byte));
+            match Token::new(&given) {
+                Ok(token) => {
+                    assert_eq!(token.authorization().as_bytes(), format!("Bearer {given}").as_bytes())
+                }
+                Err(_) => assert!(HeaderValue::from_str(&given).is_err(), "{byte}"),
+            }
         }
     }
 

@@ -81,6 +81,15 @@ pub enum Error {
         /// The limit of queued refusals.
         limit: usize,
     },
+    /// A response to the agent was replaced by an error, because there was no room for it. See
+    /// [`Limits::response_bytes`](crate::Limits#structfield.response_bytes).
+    #[error("response to the agent is {size} bytes; all responses under way may take {limit}")]
+    ResponseTooLarge {
+        /// The size of the response in bytes.
+        size: usize,
+        /// The limit in bytes, for all responses under way.
+        limit: usize,
+    },
     /// The server responded with a redirect. Redirects are not followed, because the token must not reach another
     /// server.
     #[error("server redirects to {}", Printable(location.as_deref().unwrap_or("nowhere")))]
@@ -256,6 +265,7 @@ impl Error {
             | Self::PayloadTooLarge { .. }
             | Self::UploadInterrupted { .. }
             | Self::TooManyRequests { .. }
+            | Self::ResponseTooLarge { .. }
             | Self::Redirected { .. }
             | Self::Encode { .. }
             | Self::Withdrawn { .. }
@@ -346,6 +356,7 @@ mod tests {
             (Error::ServerRestarted { method: "x".into() }, false, true),
             (Error::InvalidSessionId { session_id: "é".into() }, false, false),
             (Error::TooManyRequests { limit: 1 }, false, false),
+            (Error::ResponseTooLarge { size: 2, limit: 1 }, false, false),
             (upload, true, false),
         ];
         for (error, retryable, maybe) in table {

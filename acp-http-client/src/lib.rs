@@ -40,12 +40,16 @@ pub use handler::{AgentHandler, AgentRequest, AgentRequests, Call, Responder};
 pub use json::{Json, JsonError, Typed};
 pub use options::{Limits, Timeouts};
 pub use outbound::RequestOptions;
+#[doc(hidden)]
+pub use printable::{OneLine, is_unsafe, safe_error};
 pub use problem::Problem;
 pub use rpc::{MessageId, RpcError};
 pub use session_id::SessionId;
 pub use sse::{EventId, ReconnectPolicy};
 pub use state::{ConnectionState, EndReason};
 pub use tap::{Direction, Envelope, Inbound, Verdict};
+#[doc(hidden)]
+pub use transport::warn_of_plain_http;
 pub use transport::{
     HttpSendError, HttpSender, http_client_builder, http_client_builder_trusting, is_loopback,
 };

@@ -139,7 +139,8 @@ pub struct Limits {
     /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
     /// The maximum length in bytes of the id of an event, the id of an agent request, its session id, and the name of
-    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed).
+    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed). A longer connection
+    /// id is ignored.
     pub id: usize,
     /// How much memory JSON text may take once parsed into a `serde_json::Value`. Default 64 MiB.
     /// The text itself is limited by `message`, but small text can take ten times its size in memory.
@@ -152,6 +153,10 @@ pub struct Limits {
     pub open_request_bytes: usize,
     /// How many responses to agent requests are posted at the same time. Default 32. Further responses wait.
     pub response_posts: usize,
+    /// How many bytes the responses to agent requests may take until they are posted. Default 128 MiB.
+    /// A response that exceeds it is replaced by an error response, and
+    /// [`Event::ResponseLost`](crate::Event::ResponseLost) reports it.
+    pub response_bytes: usize,
     /// How many refusals may wait to be posted. Default 1024.
     /// Further requests get no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports them.
     pub refusals: usize,
@@ -173,6 +178,7 @@ impl Default for Limits {
             open_requests: 1024,
             open_request_bytes: 64 << 20,
             response_posts: 32,
+            response_bytes: 128 << 20,
             refusals: 1024,
             cookies: 50,
             backlog: 64 << 20,
@@ -204,6 +210,7 @@ setters!(Limits {
     open_requests: usize,
     open_request_bytes: usize,
     response_posts: usize,
+    response_bytes: usize,
     refusals: usize,
     cookies: usize,
     backlog: usize,

@@ -1,4 +1,4 @@
-//! Text from the wire that is safe to print.
+//! Text from the wire that is safe to print. Public for the crates of this project, and not part of the API.
 
 use std::fmt::{self, Write};
 
@@ -11,12 +11,24 @@ pub(crate) struct Printable<T>(pub(crate) T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaping { out: f, escape: |c| c.escape_unicode().to_string() }, "{}", self.0)
+        let escape = |c: char| c.escape_unicode().to_string();
+        write!(Escaping { out: f, is_escaped: is_unsafe, escape }, "{}", self.0)
+    }
+}
+
+/// Displays text like [`Printable`], in one line: a log must not have lines that a server wrote.
+#[derive(Debug, Clone, Copy)]
+pub struct OneLine<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_escaped = |c| c == '\n' || is_unsafe(c);
+        write!(Escaping { out: f, is_escaped, escape: |c| c.escape_default().to_string() }, "{}", self.0)
     }
 }
 
 /// Makes the message of an error safe to print: it may quote what the server sent.
-pub(crate) fn safe_error(error: serde_json::Error) -> serde_json::Error {
+pub fn safe_error(error: serde_json::Error) -> serde_json::Error {
     let text = error.to_string();
     // The new error has the line and the column, which are at the end of the message.
     if text.contains(is_unsafe) { serde::de::Error::custom(Printable(text)) } else { error }
@@ -28,12 +40,13 @@ pub(crate) struct PrintableJson<'a>(pub(crate) &'a str);
 
 impl fmt::Display for PrintableJson<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Escaping { out: f, escape: |c| format!("\\u{:04x}", u32::from(c)) }.write_str(self.0)
+        let is_escaped = is_unsafe;
+        Escaping { out: f, is_escaped, escape: |c| format!("\\u{:04x}", u32::from(c)) }.write_str(self.0)
     }
 }
 
 /// Whether a terminal may act on a character instead of showing it.
-fn is_unsafe(c: char) -> bool {
+pub fn is_unsafe(c: char) -> bool {
     let bidirectional =
         matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     bidirectional || (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -41,13 +54,14 @@ fn is_unsafe(c: char) -> bool {
 
 struct Escaping<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
+    is_escaped: fn(char) -> bool,
     escape: fn(char) -> String,
 }
 
 impl Write for Escaping<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some(at) = rest.find(is_unsafe) {
+        while let Some(at) = rest.find(self.is_escaped) {
             let (safe, tail) = rest.split_at(at);
             self.out.write_str(safe)?;
             let mut chars = tail.chars();
@@ -78,6 +92,7 @@ mod tests {
         for (text, shown) in table {
             assert_eq!(Printable(text).to_string(), shown);
         }
+        assert_eq!(OneLine("a\nb\u{1b}\tc\r").to_string(), "a\\nb\\u{1b}\tc\\r");
     }
 
     #[test]

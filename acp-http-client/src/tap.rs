@@ -219,6 +219,30 @@ impl fmt::Debug for Hook {
     }
 }
 
+/// Which agent requests over a limit are refused. By default all are.
+#[derive(Clone, Default)]
+pub(crate) struct Refusals(Option<Arc<RefusalFilter>>);
+
+type RefusalFilter = dyn Fn(&Json) -> bool + Send + Sync;
+
+impl Refusals {
+    pub(crate) fn new(filter: impl Fn(&Json) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(filter)))
+    }
+
+    /// Whether a request with these parameters is refused. A filter that panics selects none.
+    pub(crate) fn select(&self, params: Bytes) -> bool {
+        let Some(filter) = &self.0 else { return true };
+        catch("refusal filter", || filter(&Json::new(params))).unwrap_or(false)
+    }
+}
+
+impl fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refusals")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,5 +283,6 @@ mod tests {
         let params = Json::new(Bytes::from_static(b"{}"));
         let verdict = hook.call(&Inbound { method: "m", params: &params, origin: Origin::Live });
         assert!(matches!(verdict, Verdict::Pass));
+        assert!(!Refusals::new(|_| panic!("a bug")).select(Bytes::from_static(b"{}")));
     }
 }

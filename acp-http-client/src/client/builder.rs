@@ -10,11 +10,11 @@ use super::{
     handle::AcpHttpClient,
 };
 use crate::{
-    AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, EventId, HttpSender, Inbound, Limits,
+    AgentHandler, AgentRequests, Auth, Dialect, Envelope, Error, EventId, HttpSender, Inbound, Json, Limits,
     ReconnectPolicy, Timeouts, Token, TokenProvider, Verdict,
     handler::{AnyHandler, ChannelHandler, NoHandler},
     rpc::Ids,
-    tap::{Hook, Tap},
+    tap::{Hook, Refusals, Tap},
     transport::{Sender, Transport, TransportConfig, default_client},
 };
 
@@ -44,6 +44,7 @@ pub struct AcpHttpClientBuilder {
     handler: Arc<dyn AnyHandler>,
     tap: Option<Tap>,
     hook: Option<Hook>,
+    refusals: Refusals,
 }
 
 impl AcpHttpClientBuilder {
@@ -68,6 +69,7 @@ impl AcpHttpClientBuilder {
             handler: Arc::new(NoHandler),
             tap: None,
             hook: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -229,6 +231,16 @@ impl AcpHttpClientBuilder {
         self
     }
 
+    /// Sets which agent requests are refused with an error response if a limit is exceeded, by their parameters. By
+    /// default all are.
+    ///
+    /// Use it on a shared endpoint: each client receives all agent requests, and the first response counts. The other
+    /// requests over a limit get no response from this client.
+    pub fn refuse_if(mut self, filter: impl Fn(&Json) -> bool + Send + Sync + 'static) -> Self {
+        self.refusals = Refusals::new(filter);
+        self
+    }
+
     /// Builds the client. Sends nothing; the first request opens the connection.
     ///
     /// # Errors
@@ -269,6 +281,7 @@ impl AcpHttpClientBuilder {
             handler: self.handler,
             tap: self.tap,
             hook: self.hook,
+            refusals: self.refusals,
         };
         Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, ids, bootstrap))))
     }

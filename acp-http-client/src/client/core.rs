@@ -19,8 +19,9 @@ use crate::{
     handler::AnyHandler,
     inbound::{AgentRequestTable, Links, flush},
     outbound::{Gate, Notices, Outbox, Waiter, run_notices},
+    printable::OneLine,
     rpc::{Ids, Pending, RpcOutcome},
-    tap::{Hook, Tap, TapBook},
+    tap::{Hook, Refusals, Tap, TapBook},
     transport::{Post, PostFailure, Posted, Transport},
 };
 
@@ -38,6 +39,7 @@ pub(crate) struct Options {
     pub(crate) handler: Arc<dyn AnyHandler>,
     pub(crate) tap: Option<Tap>,
     pub(crate) hook: Option<Hook>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Counters for `diagnostics()`.
@@ -170,8 +172,10 @@ impl Core {
         }
         let _entered = self.spans.span.enter();
         match &reason {
-            EndReason::Closed | EndReason::Dropped => tracing::debug!(%reason, "connection ended"),
-            _ => tracing::error!(%reason, "connection ended"),
+            EndReason::Closed | EndReason::Dropped => {
+                tracing::debug!(reason = %OneLine(&reason), "connection ended")
+            }
+            _ => tracing::error!(reason = %OneLine(&reason), "connection ended"),
         }
         // What has arrived is delivered before everything else ends.
         for link in self.links.end() {

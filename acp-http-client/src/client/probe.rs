@@ -9,6 +9,7 @@ use super::Core;
 use crate::{
     Error,
     outbound::{Draft, Exchange, RequestOptions},
+    printable::OneLine,
     rpc::Outgoing,
 };
 
@@ -33,7 +34,7 @@ pub(crate) fn probe(core: &Arc<Core>) {
             for _ in 0..ATTEMPTS {
                 match attempt(&core, &method, &params).await {
                     Ok(()) => break,
-                    Err(error) => tracing::debug!(%error, "the probe failed"),
+                    Err(error) => tracing::debug!(error = %OneLine(&error), "the probe failed"),
                 }
                 tokio::time::sleep(PAUSE).await;
             }

@@ -30,6 +30,7 @@ pub(crate) struct AgentRequestTable {
     max_open: usize,
     max_bytes: usize,
     max_refusals: usize,
+    max_response_bytes: usize,
     /// One permit for each response that is being posted.
     response_posts: Semaphore,
     refusal_posts: Semaphore,
@@ -45,8 +46,12 @@ struct Requests {
     bytes: usize,
     /// How many responses are being sent. Their requests count as open.
     responding: usize,
+    /// How many bytes these responses take.
+    response_bytes: usize,
     /// How many refusals are being sent.
     refusing: usize,
+    /// Whether the last request that was not admitted was not refused either.
+    dropping: bool,
 }
 
 #[derive(Debug)]
@@ -85,10 +90,18 @@ enum Admission {
     Open(u64),
     /// It is open or was answered already.
     Repeated,
-    /// Too many are open: it gets an error response.
-    Refused,
-    /// Too many refusals are waiting too: it gets no response.
-    Dropped,
+    /// Too many are open.
+    Full,
+}
+
+/// What happens to a request that is not admitted.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    Granted,
+    /// It gets no response. Whether it is the first of a row of such requests.
+    Dropped {
+        is_first: bool,
+    },
 }
 
 impl AgentRequestTable {
@@ -98,6 +111,7 @@ impl AgentRequestTable {
             max_open: limits.open_requests,
             max_bytes: limits.open_request_bytes,
             max_refusals: limits.refusals,
+            max_response_bytes: limits.response_bytes,
             response_posts: Semaphore::new(limits.response_posts.clamp(1, Semaphore::MAX_PERMITS)),
             refusal_posts: Semaphore::new(REFUSAL_POSTS),
         }
@@ -114,14 +128,10 @@ impl AgentRequestTable {
         let count = requests.open.len() + requests.responding;
         let bytes = requests.bytes.saturating_add(request.bytes);
         if count >= self.max_open || bytes > self.max_bytes {
-            if requests.refusing >= self.max_refusals {
-                return Admission::Dropped;
-            }
-            requests.refusing += 1;
-            requests.answered.insert(id, request.session.as_deref(), &request.arrival);
-            return Admission::Refused;
+            return Admission::Full;
         }
         requests.answered.remove(id);
+        requests.dropping = false;
         requests.admitted += 1;
         let serial = requests.admitted;
         request.serial = serial;
@@ -132,6 +142,18 @@ impl AgentRequestTable {
         Admission::Open(serial)
     }
 
+    /// Takes the right to refuse a request that was not admitted; unless too many refusals are waiting.
+    fn refuse(&self, id: &MessageId, session: Option<&str>, arrival: &Arrival) -> Refusal {
+        let mut requests = self.lock();
+        if requests.refusing >= self.max_refusals {
+            return Refusal::Dropped { is_first: !std::mem::replace(&mut requests.dropping, true) };
+        }
+        requests.dropping = false;
+        requests.refusing += 1;
+        requests.answered.insert(id, session, arrival);
+        Refusal::Granted
+    }
+
     /// Claims the right to respond; `None` if the request has a response, or another request is open under the id.
     fn claim(&self, id: &MessageId, serial: u64) -> Option<Responding<'_>> {
         let mut requests = self.lock();
@@ -140,7 +162,7 @@ impl AgentRequestTable {
             return None;
         }
         requests.responding += 1;
-        Some(Responding { table: self, refusal: false })
+        Some(Responding { table: self, refusal: false, bytes: 0 })
     }
 
     /// Cancels one request: the agent no longer needs the response.
@@ -240,12 +262,32 @@ impl Requests {
 struct Responding<'a> {
     table: &'a AgentRequestTable,
     refusal: bool,
+    /// The size of the response.
+    bytes: usize,
+}
+
+impl Responding<'_> {
+    /// Counts the bytes of the response instead of those before; `false`, and none, if there is no room for them.
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let mut requests = self.table.lock();
+        let others = requests.response_bytes.saturating_sub(self.bytes);
+        let sum = others.saturating_add(bytes);
+        let fits = sum <= self.table.max_response_bytes;
+        requests.response_bytes = if fits { sum } else { others };
+        self.bytes = if fits { bytes } else { 0 };
+        fits
+    }
+
+    fn posts(&self) -> &Semaphore {
+        if self.refusal { &self.table.refusal_posts } else { &self.table.response_posts }
+    }
 }
 
 impl Drop for Responding<'_> {
     fn drop(&mut self) {
         let mut requests = self.table.lock();
         // The table may have been cleared in between.
+        requests.response_bytes = requests.response_bytes.saturating_sub(self.bytes);
         if self.refusal {
             requests.refusing = requests.refusing.saturating_sub(1);
         } else {

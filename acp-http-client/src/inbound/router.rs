@@ -19,6 +19,7 @@ use crate::{
     client::{Core, probe},
     events::{Stored, peek_session},
     outbound::Settled,
+    printable::OneLine,
     rpc::{Body, MessageError, RpcOutcome},
 };
 
@@ -44,13 +45,13 @@ pub(super) fn apply(core: &Arc<Core>, link: &Arc<Link>, effect: Effect) {
         Effect::Malformed { event_id, data, error } => malformed(core, event_id, &data, &error),
         Effect::Gap { from, to } => {
             core.stats.gaps.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(from, to, stream = %link.source(), "events are missing");
+            tracing::warn!(from, to, stream = %OneLine(link.source()), "events are missing");
             core.publish(Event::Gap { stream: link.source().clone(), from, to });
         }
         Effect::Probe => probe(core),
         Effect::Restarted { lost_at } => {
             core.stats.restarts.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(stream = %link.source(), "the server restarted");
+            tracing::warn!(stream = %OneLine(link.source()), "the server restarted");
             if lost_at.is_some() {
                 // The agent that asked is gone with the server: a response would reach another one.
                 core.calls.forget(None);
@@ -68,7 +69,7 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
     core.tap(Direction::Inbound, event_id.as_ref(), &message.raw);
     match message.body {
         Body::Response { id, .. } => {
-            tracing::debug!(%id, ?origin, "a response to another client's request");
+            tracing::debug!(?id, ?origin, "a response to another client's request");
             core.publish(Event::UnmatchedResponse { id, raw: Json::new(message.raw), origin, event_id });
         }
         Body::Update { params } => {

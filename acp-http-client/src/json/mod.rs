@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
-use crate::printable::PrintableJson;
+use crate::printable::{PrintableJson, safe_error};
 
 /// A JSON value as text, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl<T: DeserializeOwned> Typed<T> {
                 (serde_json::from_str(&text), Bytes::from(text))
             }
         };
-        Self { value: value.map(Box::new).map_err(Arc::new), raw: Json(raw) }
+        Self { value: value.map(Box::new).map_err(|error| Arc::new(safe_error(error))), raw: Json(raw) }
     }
 }
 
@@ -197,6 +197,18 @@ mod tests {
             assert!(typed.unreadable().is_none() && typed.raw().as_bytes() == text, "{limit}");
         }
         assert!(check_size(b"[0,0,", 4 * size_of::<Value>()).is_ok(), "this is reported where it is read");
+    }
+
+    #[test]
+    fn an_error_of_a_typed_value_is_safe_to_print() {
+        #[derive(Debug, serde::Deserialize)]
+        enum Known {
+            One,
+        }
+        let text = Bytes::from_static(b"\"\\u001b]0;owned\\u0007\"");
+        let error = Typed::<Known>::read(text).into_known().map(|_| Known::One).unwrap_err();
+        assert!(!error.to_string().contains(char::is_control), "{error:?}");
+        assert!(error.to_string().contains("owned"));
     }
 
     #[test]

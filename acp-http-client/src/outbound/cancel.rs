@@ -14,6 +14,7 @@ use crate::{
     Error,
     client::Core,
     inbound::LinkState,
+    printable::OneLine,
     transport::{Handover, PostFailure},
 };
 
@@ -113,7 +114,7 @@ async fn repeat(core: Arc<Core>, session: Arc<str>, body: Bytes, turns: Vec<u64>
         if core.links.get(&core, Some(&session)).state() == LinkState::Live
             && let Err(failure) = send(&core, &session, &body, cancelling).await
         {
-            tracing::debug!(error = %failure.into_error(), "a repeated cancel was not delivered");
+            tracing::debug!(error = %OneLine(failure.into_error()), "a repeated cancel was not delivered");
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     Barrier, Error, Events, Order, Phase, Timeout,
     client::Core,
     inbound::{Link, LinkState, Replay, Response, SessionUse},
+    printable::OneLine,
     rpc::{Body, Message, RpcOutcome},
     transport::{Handover, Post, PostFailure, Posted, Sent},
 };
@@ -347,7 +348,7 @@ impl Exchange {
                 Ok(None)
             }
             Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
-                tracing::debug!(method = %self.method, %error, "the POST broke; the stream may still bring the response");
+                tracing::debug!(method = &*self.method, error = %OneLine(&error), "the POST broke; the stream may still bring the response");
                 let error = Arc::new(error);
                 self.ticket.mark_unconfirmed(Some(error.clone()));
                 self.lost = Some(error);

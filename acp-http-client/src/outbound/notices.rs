@@ -18,6 +18,7 @@ use super::{Waiter, cancel::cancel_turns, ticket::Posting};
 use crate::{
     Error,
     client::Core,
+    printable::OneLine,
     rpc::Outgoing,
     transport::{Handover, Post, PostFailure, Sent},
 };
@@ -119,7 +120,7 @@ async fn deliver(core: &Arc<Core>, Notice { number, turn, .. }: Notice) {
         async { tokio::time::timeout(TIMEOUT, cancel_request(core, number)).await.unwrap_or(Ok(())) };
     let (request, turn) = tokio::join!(request, cancel_turn(core, number, turn));
     for error in [request.err(), turn.err()].into_iter().flatten() {
-        tracing::debug!(%error, "a cancel was not delivered");
+        tracing::debug!(error = %OneLine(&error), "a cancel was not delivered");
     }
 }
 

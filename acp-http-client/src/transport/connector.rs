@@ -30,11 +30,16 @@ pub(crate) fn default_client(
 }
 
 /// Returns whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
+///
+/// The unspecified addresses `0.0.0.0` and `::` lead there too.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
+        Some(Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
+        Some(Host::Ipv6(address)) => {
+            let address = address.to_canonical();
+            address.is_loopback() || address.is_unspecified()
+        }
         Some(Host::Domain(name)) => name.trim_end_matches('.').eq_ignore_ascii_case("localhost"),
         None => false,
     }
@@ -198,6 +203,8 @@ mod tests {
             "http://localhost",
             "http://LOCALHOST.:7",
             "http://2130706433",
+            "http://0.0.0.0:8000",
+            "http://[::]",
         ];
         let others = [
             "http://10.0.0.1",
@@ -205,7 +212,6 @@ mod tests {
             "http://localhost.example.com",
             "http://notlocalhost",
             "http://[::2]",
-            "http://0.0.0.0",
         ];
         for url in loopback {
             assert!(is_loopback(&Url::parse(url).unwrap()), "{url}");

@@ -13,7 +13,9 @@ use http::{
 use reqwest::{RequestBuilder, Response};
 use url::Url;
 
-use super::{HttpSendError, cookies::Cookies, retry_after::retry_after, sender::Sender};
+use super::{
+    HttpSendError, cookies::Cookies, plain_http::warn_of_plain_http, retry_after::retry_after, sender::Sender,
+};
 use crate::{Auth, Dialect, Error, HttpError, Limits, TokenUse, error::Cause};
 
 /// How much of an error body is read.
@@ -97,6 +99,9 @@ impl Transport {
         build: impl Fn(Option<HeaderValue>) -> RequestBuilder,
     ) -> Result<Response, SendError> {
         let auth = self.config.auth.header(TokenUse::Request).await?;
+        if auth.is_some() {
+            warn_of_plain_http(&self.config.endpoint);
+        }
         let response = self.config.http.send(build(auth)).await?;
         self.learn(&response);
         if response.status() != StatusCode::UNAUTHORIZED || !self.config.auth.can_refresh() {
@@ -117,7 +122,8 @@ impl Transport {
         if self.connection_id.get().is_none() && response.status().is_success() {
             let names = self.config.dialect.id_headers();
             let found = names.iter().find_map(|name| headers.get(name).map(|id| (name.clone(), id.clone())));
-            if let Some((name, id)) = found.filter(|(_, id)| !id.is_empty()) {
+            if let Some((name, id)) = found.filter(|(_, id)| (1..=self.config.limits.id).contains(&id.len()))
+            {
                 let _ = self.connection_id.set((name, id));
             }
         }

@@ -19,6 +19,7 @@ use super::probe::Endpoint;
 use super::router::RequestRouter;
 use super::wiring::Wiring;
 use crate::connection::Capabilities;
+use crate::convert::text::OneLine;
 use crate::requests::{ConnectionHandlers, Requests};
 use crate::session::SessionMetadata;
 use crate::termination::TerminationReport;
@@ -62,10 +63,13 @@ impl Connection {
             // The stream of an unshared endpoint begins with the connection.
             hub.next_incarnation();
         }
-        let (builder, requests) = wiring.connection(agent).agent_requests();
+        let is_shared = endpoint.kind == ServerKind::Shared;
+        let (mut builder, requests) = wiring.connection(agent).agent_requests();
+        if is_shared {
+            builder = builder.refuse_if(RequestRouter::refusals(hub, &options.limits));
+        }
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let is_shared = endpoint.kind == ServerKind::Shared;
         hub.set_shared(is_shared);
         hub.set_numbered(endpoint.kind != ServerKind::ConnectionId);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
@@ -145,7 +149,7 @@ impl Connection {
         match self.call(AUTHENTICATE, params).await {
             Err(error) if error.is_terminal() || error.termination().is_some() => Err(error),
             Err(error) => {
-                tracing::warn!(%error, login, "the agent refused a login");
+                tracing::warn!(error = %OneLine(&error), login, "the agent refused a login");
                 Ok(false)
             }
             Ok(_) => Ok(true),
@@ -303,7 +307,7 @@ impl Connection {
             // Closing continues in the background after the timeout.
             match tokio::time::timeout_at(at_least(deadline), self.wire.close()).await {
                 Ok(wire::CloseOutcome::Unconfirmed(error)) => {
-                    tracing::debug!(%error, "the server did not confirm that the connection is closed");
+                    tracing::debug!(error = %OneLine(&error), "the server did not confirm that the connection is closed");
                 }
                 Ok(_) => {}
                 Err(_) => tracing::debug!("closing the connection takes too long"),

@@ -12,6 +12,7 @@ use super::stream::StreamPosition;
 use super::wiring::RELEASED_CLOSE;
 use crate::Error;
 use crate::control::{Call, Route};
+use crate::convert::text::OneLine;
 
 impl SandboxAgentClient {
     /// Whether a released server still has this endpoint, even if its agent has ended.
@@ -28,7 +29,7 @@ impl SandboxAgentClient {
         let route = Route::new(ENDPOINTS).segment(name_of(path));
         let call = route.map(|route| Call::new("end endpoint", Method::DELETE, route));
         if let Ok(Err(error)) = tokio::time::timeout(RELEASED_CLOSE, self.control().http().done(call)).await {
-            tracing::warn!(%error, "the endpoint of another process could not be ended");
+            tracing::warn!(error = %OneLine(&error), "the endpoint of another process could not be ended");
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) use hold::Hold;
 pub(crate) use hold::{Fate, Holder};
 pub(crate) use queue::Queue;
 pub use stream::Events;
-pub(crate) use weight::{Class, Weight};
+pub(crate) use weight::{Class, Weight, end_size};
 
 /// An event of a connection, an agent or a session.
 ///

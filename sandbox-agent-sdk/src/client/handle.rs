@@ -328,8 +328,9 @@ impl fmt::Debug for SandboxAgentClient {
 }
 
 fn control_plane(options: &ClientOptions, http: &reqwest::Client) -> Result<ControlPlane, Error> {
-    let mut builder =
-        ControlPlane::builder(&options.base_url).http_client(http.clone()).limits(options.limits.clone());
+    let mut builder = ControlPlane::builder(&options.base_url)
+        .shared_client(http.clone(), options.http.is_some())
+        .limits(options.limits.clone());
     for (name, value) in &options.headers {
         builder = builder.header(name, value);
     }

@@ -17,8 +17,14 @@ pub struct Limits {
     pub health: usize,
     /// The largest JSON response of any other control call, in bytes. Default 64 MiB.
     pub control: usize,
+    /// The largest file that is read into memory as a whole, in bytes. Default 256 MiB. Use
+    /// [`Files::open`](crate::control::Files::open) for larger files.
+    pub file: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
+    /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Further updates are missing in the
+    /// turn; a stream of updates has no such limit.
+    pub turn: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
     /// The largest listing of sessions, all pages together, in bytes. Default 64 MiB.
@@ -44,7 +50,9 @@ impl Default for Limits {
         Self {
             health: 64 << 10,
             control: 64 << 20,
+            file: 256 << 20,
             message: 64 << 20,
+            turn: 256 << 20,
             session_page: 16 << 20,
             session_list: 64 << 20,
             list_pages: 1_000,
@@ -76,7 +84,9 @@ macro_rules! setters {
 setters! {
     health: "the largest response to a health check, in bytes",
     control: "the largest JSON response of any other control call, in bytes",
+    file: "the largest file that is read into memory as a whole, in bytes",
     message: "the largest message of a connection, in bytes",
+    turn: "the largest turn that is collected as a whole, in bytes",
     session_page: "the largest page in a listing of sessions, in bytes",
     session_list: "the largest listing of sessions, all pages together, in bytes",
     list_pages: "the maximum number of pages in a listing of sessions",

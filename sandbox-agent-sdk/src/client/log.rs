@@ -15,6 +15,7 @@ use super::stream::{LogEntry, LogRecord, StreamPosition};
 use super::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Event;
 use crate::client::event::Hold;
+use crate::convert::text::OneLine;
 use crate::event::{Gap, Origin};
 
 /// A lossless log of all events after a position, in one order.
@@ -69,7 +70,7 @@ impl EventLog {
                     match reader.next().await {
                         Some(Ok(entry)) => entry,
                         Some(Err(error)) => {
-                            tracing::warn!(%error, "a part of the stream cannot be read again");
+                            tracing::warn!(error = %OneLine(&error), "a part of the stream cannot be read again");
                             self.catching_up = None;
                             match self.missing(hole) {
                                 Some(missing) => return Some(missing),

@@ -10,6 +10,7 @@ use super::handle::SandboxAgentClient;
 use super::lifecycle::Inner;
 use super::session::{Session, TurnState};
 use super::turn::TurnOutcome;
+use crate::convert::text::OneLine;
 use crate::usage::{Budget, BudgetEvent, TurnEnd, UsageTotals};
 use crate::{Error, Event};
 
@@ -97,7 +98,7 @@ impl Running<'_> {
                 Err(error) => Err(error),
             };
             if let Err(error) = cancelled {
-                tracing::debug!(%error, "a turn over its budget could not be cancelled");
+                tracing::debug!(error = %OneLine(&error), "a turn over its budget could not be cancelled");
             }
         })
     }

@@ -15,6 +15,7 @@ use super::stopping::terminate;
 use crate::client::snapshot::Patch;
 use crate::connection::Feature;
 use crate::convert::claude::request_reports;
+use crate::convert::text::OneLine;
 use crate::session::SessionMetadata;
 use crate::turns::TurnState;
 use crate::{Error, NewSession, OpenSession, ServerKind, Update, UpdateKind};
@@ -280,7 +281,7 @@ impl Connection {
         let options = RequestOptions::new().ordered(true).timeout(self.options.timeouts.replay);
         // Any response will do; the expected one is an error.
         if let Err(error) = self.call_with(REPLAYED, json!({ "sessionId": id }), options).await {
-            tracing::debug!(%error, "the conversation was replayed");
+            tracing::debug!(error = %OneLine(&error), "the conversation was replayed");
         }
         self.barrier().await;
     }
@@ -331,7 +332,7 @@ async fn discard(connection: &Connection, id: &str) {
     if connection.supports(Feature::TerminateSession).is_possible()
         && let Err(error) = terminate(connection, id).await
     {
-        tracing::debug!(%error, "a session that could not be set up was not ended");
+        tracing::debug!(error = %OneLine(&error), "a session that could not be set up was not ended");
     }
     connection.hub.disown(id);
 }

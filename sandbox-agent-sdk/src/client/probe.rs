@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::control::{Call, Http, Route, refused};
+use crate::convert::text::OneLine;
 use crate::error::{Phase, Timeout};
 use crate::{ClientOptions, Error, ServerKind};
 
@@ -61,7 +62,7 @@ pub(super) async fn find(options: &ClientOptions, http: &Http) -> Result<Endpoin
         if left.is_zero() {
             return Err(not_up(error, started.elapsed()));
         }
-        tracing::debug!(%error, "the server is not up");
+        tracing::debug!(error = %OneLine(&error), "the server is not up");
         tokio::time::sleep(pause.min(left)).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
     }

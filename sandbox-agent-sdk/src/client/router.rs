@@ -7,13 +7,14 @@ use tokio::task::JoinSet;
 
 use self::decisions::{Decisions, Undecided, reported_call};
 use self::ends::Ends;
-use self::incoming::Incoming;
+use self::incoming::{Incoming, Refused};
 use self::owned::OwnedSession;
 pub(super) use self::owned::OwnedSessions;
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::event_loop::Shared;
 use super::hub::{Hub, OpenRequest};
-use crate::requests::{AgentRequest, UnclaimedRequest};
+use super::limits::Limits;
+use crate::requests::{Admitted, AgentRequest, UnclaimedRequest};
 use crate::requests::{ConnectionHandlers, Held, Open, Params, PermissionHandler, RequestHandler};
 use crate::{Event, PermissionPolicy};
 
@@ -54,6 +55,15 @@ impl RequestRouter {
         hub.listen(&ends);
         let decisions = Arc::new(Decisions::new(Arc::clone(&hub), policy, handler));
         Self { ends, hub, decisions, handlers, shared, tasks: JoinSet::new() }
+    }
+
+    /// Selects the requests over a limit of the connection that are refused on a shared endpoint: those of this client.
+    pub(super) fn refusals(hub: &Arc<Hub>, limits: &Limits) -> impl Fn(&wire::Json) -> bool + use<> {
+        let (hub, limit) = (Arc::downgrade(hub), limits.session_id);
+        move |params| {
+            let session = incoming::read_session(params.as_bytes(), limit);
+            session.zip(hub.upgrade()).is_some_and(|(session, hub)| hub.has_pending_call(&session))
+        }
     }
 
     pub(super) fn route(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
@@ -118,6 +128,10 @@ impl RequestRouter {
     fn reject(&self, incoming: Incoming) {
         let Incoming { method, session, params, responder } = incoming;
         let Err(error) = params else { return };
+        self.refuse(&method, session, &error, responder);
+    }
+
+    fn refuse(&self, method: &str, session: Option<String>, error: &Refused, responder: wire::Responder) {
         // If the agent no longer waits, there is nothing to refuse.
         let _ = responder.error(error.to_rpc());
         let method = method.chars().take(METHOD_CHARS).collect();
@@ -133,10 +147,14 @@ impl RequestRouter {
             let _ = responder.ignore();
             return;
         }
+        let Some(slot) = self.shared.slots.admit(1) else {
+            let error = Refused::TooMany { limit: self.shared.limits.open_requests };
+            return self.refuse(&method, session, &error, responder);
+        };
         let owned = session.clone().filter(|_| self.shared.is_shared);
         let owned = owned.map(|session| self.shared.owned.enter(session));
         let open = session.as_deref().and_then(|session| self.hub.open_request(session));
-        let guards = (owned, open);
+        let guards = (owned, open, slot);
         let (method, session): (Arc<str>, Option<Arc<str>>) = (method.into(), session.map(Into::into));
         let request = AgentRequest::new(
             Arc::clone(&method),
@@ -193,5 +211,6 @@ impl RequestRouter {
     }
 }
 
-/// Held while an agent request is open: marks its session as one with requests of this client, and its turn as waiting.
-type Guards = (Option<OwnedSession>, Option<OpenRequest>);
+/// Held while an agent request is open: marks its session as one with requests of this client, and its turn as waiting,
+/// and counts the request.
+type Guards = (Option<OwnedSession>, Option<OpenRequest>, Admitted);

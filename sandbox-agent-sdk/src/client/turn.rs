@@ -225,18 +225,23 @@ impl Turn {
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
     /// received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
-        let mut received = Received::default();
+        let limit = self.session.client().inner().options.limits.turn;
+        let mut received = Received::new(limit);
         while let Some(update) = self.next().await {
             received.add(&update);
         }
+        let (mut received, excess) = received.finish();
         match self.ended().await {
             Ok(outcome) => {
-                let missing = outcome.missing.clone();
+                let mut missing = outcome.missing.clone();
+                missing.extend(excess);
                 received.collected.end(outcome);
                 if missing.is_empty() {
                     return Ok(received.collected);
                 }
-                if let Some(whole) = self.reloaded(&received).await {
+                if excess.is_none()
+                    && let Some(whole) = self.reloaded(&received).await
+                {
                     return Ok(whole);
                 }
                 let incomplete = IncompleteTurn { collected: received.collected, missing, source: None };

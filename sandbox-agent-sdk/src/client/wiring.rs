@@ -14,6 +14,9 @@ use crate::{ClientOptions, ServerKind};
 /// The time limit for sending the request that closes a connection to a released server.
 pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
+/// How many agent requests of a shared endpoint may wait for the router.
+const UNROUTED: usize = 1024;
+
 /// An endpoint, and how to connect to it.
 #[derive(Clone)]
 pub(super) struct Wiring {
@@ -77,7 +80,13 @@ impl Wiring {
         let mut wired = wire::Limits::default();
         wired.message = limits.message;
         wired.decoded = limits.message.saturating_mul(limits.expansion);
-        wired.open_requests = limits.open_requests;
+        wired.open_requests = match self.kind {
+            // Every client of the endpoint receives all requests. The router limits those of this client.
+            ServerKind::Shared => {
+                limits.open_requests.saturating_add(limits.unclaimed_requests).saturating_add(UNROUTED)
+            }
+            _ => limits.open_requests,
+        };
         wired
     }
 

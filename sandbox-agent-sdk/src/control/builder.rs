@@ -18,7 +18,7 @@ pub struct ControlPlaneBuilder {
     base_url: String,
     auth: Result<Auth, Error>,
     headers: Result<HeaderMap, Error>,
-    http: Option<reqwest::Client>,
+    http: Option<(reqwest::Client, bool)>,
     timeouts: ControlTimeouts,
     limits: Limits,
 }
@@ -69,8 +69,13 @@ impl ControlPlaneBuilder {
     }
 
     /// Sets the HTTP client. It should neither follow redirects nor have a total timeout.
-    pub fn http_client(mut self, http: reqwest::Client) -> Self {
-        self.http = Some(http);
+    pub fn http_client(self, http: reqwest::Client) -> Self {
+        self.shared_client(http, true)
+    }
+
+    /// Sets the HTTP client, and whether the application provided it.
+    pub(crate) fn shared_client(mut self, http: reqwest::Client, is_custom: bool) -> Self {
+        self.http = Some((http, is_custom));
         self
     }
 
@@ -94,10 +99,13 @@ impl ControlPlaneBuilder {
         let base = parse_base(&self.base_url)?;
         let client = match self.http {
             Some(client) => client,
-            None => crate::client::network::http_client_builder_for(&self.base_url)
-                .connect_timeout(self.timeouts.connect)
-                .build()
-                .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?,
+            None => (
+                crate::client::network::http_client_builder_for(&self.base_url)
+                    .connect_timeout(self.timeouts.connect)
+                    .build()
+                    .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?,
+                false,
+            ),
         };
         Ok(ControlPlane::over(Http::new(client, base, self.auth?, self.headers?, self.timeouts, self.limits)))
     }

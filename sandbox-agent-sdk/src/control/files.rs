@@ -23,7 +23,7 @@ use crate::control::{FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUplo
 /// If a path does not exist, the error's [`is_not_found`](Error::is_not_found) is true.
 ///
 /// # Large files
-/// Reading has no size limit: [`open`](Self::open) streams a file in chunks. Writing has the server's limit,
+/// [`open`](Self::open) streams a file of any size in chunks. Writing has the server's limit,
 /// which is [2 MiB](crate::control::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive.
 /// A larger one fails with [`Error::PayloadTooLarge`], and the existing file is unchanged. Uploads are
 /// streamed, so a server without a limit accepts files of any size while the client uses little memory.
@@ -72,21 +72,25 @@ impl Files {
     }
 
     /// Reads a whole file into memory. Use [`open`](Self::open) for large files.
+    ///
+    /// # Errors
+    /// [`Error::MessageTooLarge`] if the file is larger than [`Limits::file`](crate::limits::Limits#structfield.file).
     pub fn read(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<Bytes, Error>> {
-        let reader = self.open(path);
-        Box::pin(async move { reader.await?.into_bytes(usize::MAX).await })
+        let (reader, limit) = (self.open(path), self.http.limits().file);
+        Box::pin(async move { reader.await?.into_bytes(limit).await })
     }
 
     /// Reads a whole text file into memory.
     ///
     /// # Errors
-    /// [`Error::Decode`] if the file is not valid UTF-8.
+    /// [`Error::Decode`] if the file is not valid UTF-8. [`Error::MessageTooLarge`] if it is larger than
+    /// [`Limits::file`](crate::limits::Limits#structfield.file).
     pub fn read_text(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<String, Error>> {
-        let reader = self.open(path);
+        let (reader, limit) = (self.open(path), self.http.limits().file);
         Box::pin(async move {
             let reader = reader.await?;
             let what = reader.what();
-            let bytes = reader.into_bytes(usize::MAX).await?;
+            let bytes = reader.into_bytes(limit).await?;
             String::from_utf8(bytes.into()).map_err(|error| Error::Decode {
                 what: what.to_owned(),
                 raw: String::from_utf8_lossy(error.as_bytes()).into_owned(),

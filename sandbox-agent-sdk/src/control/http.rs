@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::{Auth, TokenUse};
+use acp_http_client::{Auth, TokenUse, warn_of_plain_http};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -40,6 +40,8 @@ pub(crate) struct Http(Arc<Shared>);
 
 struct Shared {
     client: reqwest::Client,
+    /// Whether the application provided the client.
+    is_custom: bool,
     base: Url,
     auth: Auth,
     headers: HeaderMap,
@@ -141,19 +143,23 @@ impl Call {
 
 impl Http {
     pub(super) fn new(
-        client: reqwest::Client,
+        (client, is_custom): (reqwest::Client, bool),
         base: Url,
         auth: Auth,
         headers: HeaderMap,
         timeouts: ControlTimeouts,
         limits: Limits,
     ) -> Self {
-        Self(Arc::new(Shared { client, base, auth, headers, timeouts, limits }))
+        Self(Arc::new(Shared { client, is_custom, base, auth, headers, timeouts, limits }))
     }
 
     /// Returns the URL of a route, without secrets.
     pub(crate) fn address(&self, route: &Route) -> Url {
         route.under(&self.0.base)
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     pub(super) fn timeouts(&self) -> &ControlTimeouts {
@@ -224,7 +230,8 @@ impl Http {
 
     /// Opens a WebSocket: requests an upgrade and returns the response that accepts it.
     ///
-    /// An upgrade needs HTTP/1.1. If the client negotiated HTTP/2 with the server, a separate client is used.
+    /// An upgrade needs HTTP/1.1. If the client negotiated HTTP/2 with the server, a separate client is used, or it is an
+    /// error if the application provided the client.
     pub(super) async fn upgrade(
         &self,
         what: &'static str,
@@ -233,6 +240,10 @@ impl Http {
     ) -> Result<Response, Error> {
         let response = self.raw(what, Method::GET, route.clone(), headers.clone()).await?;
         let response = if response.version() == Version::HTTP_2 {
+            if self.0.is_custom {
+                // Another client would ignore its proxy, its certificates and its addresses.
+                return Err(Error::config("the HTTP client negotiated HTTP/2; a terminal needs HTTP/1.1"));
+            }
             let client = http_client_builder_for(self.0.base.as_str())
                 .connect_timeout(self.0.timeouts.connect)
                 .http1_only()
@@ -240,6 +251,7 @@ impl Http {
                 .map_err(|error| Error::config(format!("the HTTP client cannot be built: {error}")))?;
             let shared = Shared {
                 client,
+                is_custom: false,
                 base: self.0.base.clone(),
                 auth: self.0.auth.clone(),
                 headers: self.0.headers.clone(),
@@ -352,7 +364,7 @@ impl Http {
         check_runtime()?;
         let mut headers = self.0.headers.clone();
         if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
-            crate::client::network::warn_of_plain_http(&self.0.base);
+            warn_of_plain_http(&self.0.base);
             headers.insert(AUTHORIZATION, token);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*;q=0.5"));

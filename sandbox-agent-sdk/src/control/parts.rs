@@ -16,6 +16,7 @@ use super::upload::Upload;
 use crate::Error;
 use crate::client::random::random_id;
 use crate::control::FsWritten;
+use crate::convert::text::OneLine;
 use crate::error::HttpError;
 
 /// The size of a part: well below the limits of released servers and of common proxies.
@@ -48,7 +49,7 @@ pub(super) async fn write_in_parts(
     let outcome = write_and_join(&http, &files, &directory, [first, second], parts).await;
     // No other client knows about the parts. If they cannot be removed, the first failure is returned.
     if let Err(error) = files.delete_all(&directory).await {
-        tracing::debug!(%error, "failed to remove the parts of a file");
+        tracing::debug!(error = %OneLine(&error), "failed to remove the parts of a file");
     }
     outcome
 }

@@ -23,6 +23,7 @@ use super::http::Http;
 use super::processes::{PTY_END, ProcessExit};
 use super::route::Route;
 use crate::Error;
+use crate::convert::text::safe_error;
 use crate::error::{Phase, Timeout};
 
 const WHAT: &str = "connect terminal";
@@ -347,7 +348,7 @@ impl TerminalOutput {
                     let said = serde_json::from_str(&text).map_err(|source| Error::Decode {
                         what: "read terminal".to_owned(),
                         raw: text.to_string(),
-                        source: Arc::new(source),
+                        source: Arc::new(safe_error(source)),
                     })?;
                     return Ok(Frame::Said(said));
                 }

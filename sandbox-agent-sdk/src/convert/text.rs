@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub(crate) use acp_http_client::{OneLine, is_unsafe, safe_error};
+
 /// Text that is safe to print to a terminal or a log. Created by [`printable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Printable<'a>(&'a str);
@@ -11,8 +13,8 @@ pub struct Printable<'a>(&'a str);
 /// A terminal executes control sequences in the text that it prints: they can set the title, write the
 /// clipboard, clear the screen or insert input. `Display` of the result therefore writes every control
 /// character (C0, DEL and C1) as its Rust escape, such as `\u{1b}`. Newline and tab are unchanged, and `\r\n`
-/// becomes a newline. Characters that override the writing direction (U+202A to U+202E, U+2066 to U+2069) can
-/// disguise text, so they are escaped as well. No other character changes, and nothing is removed.
+/// becomes a newline. Characters that change the writing direction (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066
+/// to U+2069) can disguise text, so they are escaped as well. No other character changes, and nothing is removed.
 ///
 /// Every `Display` in this crate that shows text of an agent or a server uses it. The original text is in the
 /// fields and accessors of those types, such as [`Update::message_text`](crate::Update::message_text) or
@@ -44,27 +46,11 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Makes the message of an error safe to print: it may quote what the server sent.
-pub(crate) fn safe_error(error: serde_json::Error) -> serde_json::Error {
-    let text = error.to_string();
-    // The new error has the line and the column, which are at the end of the message.
-    if text.contains(is_unsafe) { serde::de::Error::custom(printable(&text)) } else { error }
-}
-
-/// Whether a character can control a terminal or change the writing direction.
-pub(crate) fn is_unsafe(character: char) -> bool {
-    match character {
-        '\n' | '\t' => false,
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        other => other.is_control(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{is_unsafe, printable, safe_error};
+    use super::{is_unsafe, printable};
 
     #[test]
     fn attacks_on_a_terminal_become_text() {
@@ -77,6 +63,7 @@ mod tests {
             ("rm -rf\rls    ", r"rm -rf\rls    "),
             ("a\u{8}\u{7f}b", r"a\u{8}\u{7f}b"),
             ("\u{202e}txt.exe", r"\u{202e}txt.exe"),
+            ("\u{200e}\u{200f}\u{61c}", r"\u{200e}\u{200f}\u{61c}"),
             ("\u{0}", r"\u{0}"),
         ] {
             assert_eq!(printable(attack).to_string(), shown);
@@ -84,24 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_quotes_the_server_is_safe_to_print_and_says_where_it_is() {
-        #[derive(Debug, serde::Deserialize)]
-        enum Known {
-            One,
-        }
-        let read = |text: &str| {
-            serde_json::from_str::<Vec<Known>>(text).map(|_| Known::One).map_err(safe_error).unwrap_err()
-        };
-        let error = read("[\n\"\\u001b]0;owned\\u0007\"]");
-        let shown = error.to_string();
-        assert!(!shown.chars().any(is_unsafe) && shown.contains("owned"), "{shown:?}");
-        assert_eq!((error.line(), error.column() > 0), (2, true), "{shown}");
-        assert!(read("[").is_eof(), "an error that is safe stays what it is");
-    }
-
-    #[test]
     fn ordinary_text_stays_as_it_is() {
-        for text in ["", "plain", "two\nlines\tand a tab", "ünï 日本 ❌ \u{200f}עברית \\u{1b}"] {
+        for text in ["", "plain", "two\nlines\tand a tab", "ünï 日本 ❌ עברית \\u{1b}"] {
             assert_eq!(printable(text).to_string(), text);
         }
         assert_eq!(printable("one\r\ntwo\r\n").to_string(), "one\ntwo\n");

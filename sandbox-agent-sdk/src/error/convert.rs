@@ -42,6 +42,9 @@ impl Error {
                 Self::Decode { what: method, raw, source }
             }
             wire::Error::Encode { method, source } => Self::Encode { what: method, source },
+            wire::Error::ResponseTooLarge { size, limit } => {
+                Self::MessageTooLarge { limit, seen: size, event_id: None }
+            }
             wire::Error::MessageTooLarge { limit, seen, event_id } => {
                 Self::MessageTooLarge { limit, seen, event_id: event_id.map(|id| id.as_text().into_owned()) }
             }

@@ -11,6 +11,7 @@ use super::log::Lines;
 use super::supervisor::Supervisor;
 use crate::SandboxAgentClient;
 use crate::client::secret::Secret;
+use crate::convert::text::OneLine;
 
 /// A server that this program started. See [`SandboxAgentClient::start_local`].
 ///
@@ -108,7 +109,7 @@ impl LocalServer {
             self.supervisor.stop();
             let (exit, outcome) = tokio::join!(self.supervisor.ended(), self.client.disconnect());
             if let Err(error) = outcome {
-                tracing::debug!(%error, "failed to disconnect from a server that is stopping");
+                tracing::debug!(error = %OneLine(&error), "failed to disconnect from a server that is stopping");
             }
             exit
         })

@@ -12,6 +12,7 @@ use super::LocalExit;
 use super::group::Group;
 use super::log::Lines;
 use crate::SandboxAgentClient;
+use crate::convert::text::OneLine;
 use crate::process_tree::ProcessTree;
 
 /// How long reading the rest of the output may take after the exit. A process outside the tree may hold the
@@ -108,7 +109,9 @@ async fn supervise(
         let Some(client) = client else { return };
         match timeout(DISCONNECT, client.disconnect()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "failed to disconnect from a server that has exited"),
+            Ok(Err(error)) => {
+                tracing::debug!(error = %OneLine(&error), "failed to disconnect from a server that has exited")
+            }
             Err(_) => tracing::debug!("disconnecting from a server that has exited timed out"),
         }
     };

@@ -1,8 +1,6 @@
 //! Runs a server in a container, through the command line of a container engine.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -12,6 +10,7 @@ use tokio::process::Command;
 
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::client::network::check_runtime;
+use crate::client::random::random_token;
 
 /// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
@@ -128,8 +127,12 @@ impl SandboxProvider for ContainerProvider {
 
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
         Box::pin(async move {
-            let token = token()?;
-            let printed = self.command(&self.run_words(&token), "run").await?;
+            let no_randomness = |source| ProviderError::Program {
+                program: "the randomness of the operating system".to_owned(),
+                source: Arc::new(source),
+            };
+            let token = random_token().map_err(no_randomness)?;
+            let printed = self.command(&self.run_words(token.expose()), "run").await?;
             // Warnings about the image may precede the id.
             let id = printed.lines().last().unwrap_or_default().trim().to_owned();
             if id.is_empty() {
@@ -191,16 +194,6 @@ impl fmt::Debug for ContainerProvider {
             .field("environment", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
-}
-
-/// Generates a token from 256 random bits.
-fn token() -> Result<String, ProviderError> {
-    const SOURCE: &str = "/dev/urandom";
-    let mut bytes = [0; 32];
-    File::open(SOURCE)
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .map_err(|source| ProviderError::Program { program: SOURCE.to_owned(), source: Arc::new(source) })?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Whether the engine reports that the container does not exist.

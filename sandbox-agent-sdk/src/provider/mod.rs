@@ -35,6 +35,8 @@ use std::fmt;
 
 use futures::future::BoxFuture;
 
+use crate::client::secret::Secret;
+
 pub use bubblewrap::BubblewrapProvider;
 pub use container::ContainerProvider;
 pub use error::ProviderError;
@@ -47,14 +49,19 @@ pub use sandbox::{Provisioning, Sandbox};
 pub struct Endpoint {
     /// The URL of the server.
     pub url: String,
-    /// The token that the server requires.
-    pub token: Option<String>,
+    token: Option<Secret>,
 }
 
 impl Endpoint {
     /// Creates an endpoint.
     pub fn new(url: impl Into<String>, token: Option<String>) -> Self {
-        Self { url: url.into(), token }
+        Self { url: url.into(), token: token.map(Secret::from) }
+    }
+
+    /// Returns the token that the server requires. Its memory is overwritten on drop.
+    #[must_use]
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_ref().map(Secret::expose)
     }
 }
 

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 
 use super::{ProviderError, SandboxProvider};
 use crate::control::HealthWait;
+use crate::convert::text::OneLine;
 use crate::{ClientOptions, SandboxAgentClient};
 
 type Adjust = Box<dyn FnOnce(ClientOptions) -> ClientOptions + Send + Sync>;
@@ -93,7 +94,7 @@ impl Provisioning {
                     if attached.is_err()
                         && let Err(error) = provider.destroy(&raw).await
                     {
-                        tracing::warn!(%error, sandbox = raw, "failed to destroy an unusable sandbox");
+                        tracing::warn!(error = %OneLine(&error), sandbox = raw, "failed to destroy an unusable sandbox");
                     }
                     attached
                 }
@@ -104,8 +105,8 @@ impl Provisioning {
     async fn attach(self, raw: String) -> Result<Sandbox, ProviderError> {
         let server = |error| ProviderError::Server(Box::new(error));
         let endpoint = self.provider.endpoint(&raw).await?;
-        let mut options = ClientOptions::new(endpoint.url).auto_connect(self.agent.is_some());
-        if let Some(token) = endpoint.token {
+        let mut options = ClientOptions::new(&endpoint.url).auto_connect(self.agent.is_some());
+        if let Some(token) = endpoint.token() {
             options = options.token(token);
         }
         if let Some(agent) = self.agent {
@@ -180,7 +181,7 @@ impl Sandbox {
 
     async fn disconnect(&self) {
         if let Err(error) = self.client.disconnect().await {
-            tracing::debug!(%error, "failed to disconnect the client of a sandbox");
+            tracing::debug!(error = %OneLine(&error), "failed to disconnect the client of a sandbox");
         }
     }
 }

@@ -49,7 +49,7 @@ pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub(crate) use handler::PermissionHandler;
 pub use handler::{DecidedBy, PermissionDecided};
 pub use option::{PermissionKind, PermissionOption};
-pub(crate) use params::{Admission, Params};
+pub(crate) use params::{Admission, Admitted, Params};
 pub use permission::{PermissionOutcome, PermissionReply, PermissionRequest};
 pub use policy::{PermissionDecision, PermissionFunction, PermissionPolicy};
 pub(crate) use question::{ELICITATION, ELICITATION_COMPLETE, REQUEST_QUESTION};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// Limits the memory of all open agent requests together.
+/// A budget that all open agent requests share: of memory, or of their number.
 #[derive(Debug)]
 pub(crate) struct Admission {
     bound: usize,
@@ -18,7 +18,7 @@ impl Admission {
         Self { bound, bytes: AtomicUsize::new(0) }
     }
 
-    /// Reserves memory for a request; `None` if the limit would be exceeded.
+    /// Reserves a part for a request; `None` if the limit would be exceeded.
     pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bound);
         self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
@@ -26,7 +26,7 @@ impl Admission {
     }
 }
 
-/// The reserved memory of one request. Dropping this releases it.
+/// The reserved part of one request. Dropping this releases it.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     admission: Arc<Admission>,

@@ -11,6 +11,8 @@ use crate::{Update, UpdateKind};
 
 /// How many currencies are counted per session.
 const CURRENCIES: usize = 16;
+/// The longest name of a currency, in bytes. Costs in others are ignored.
+const CURRENCY_BYTES: usize = 64;
 
 /// Counts the usage of one session from its updates and prompt responses, in order.
 #[derive(Debug, Default)]
@@ -148,7 +150,7 @@ impl Meter {
 
     fn spend(&mut self, cost: &Cost, counts: Counts) {
         if !self.costs.iter().any(|running| running.currency == cost.currency) {
-            if self.costs.len() == CURRENCIES {
+            if self.costs.len() == CURRENCIES || cost.currency.len() > CURRENCY_BYTES {
                 return;
             }
             self.costs.push(RunningCost { currency: cost.currency.clone(), before: 0.0, now: 0.0 });

@@ -165,6 +165,12 @@ fn a_prompt_that_was_not_sent_is_not_a_turn() {
 #[test]
 fn a_hostile_agent_makes_no_meter_grow_or_fail() {
     let mut meter = Meter::default();
+    for (bytes, counts) in [(63, true), (64, true), (65, false)] {
+        let cost = json!({"amount": 1.0, "currency": "C".repeat(bytes)});
+        let usage = json!({"sessionUpdate": "usage_update", "used": 1, "size": 1, "cost": cost});
+        meter.observe(&update(usage, Origin::Live), Rules::default());
+        assert_eq!(meter.totals().cost(&"C".repeat(bytes)).is_some(), counts, "{bytes}");
+    }
     for number in 0..10_000 {
         let cost = json!({"amount": 1e308, "currency": format!("C{number}")});
         let usage = json!({"sessionUpdate": "usage_update", "used": u64::MAX, "size": -1, "cost": cost});

@@ -3,6 +3,7 @@
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::session::ListSessions;
+use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{
     Error, Event, NewSession, PermissionPolicy, PermissionRequest, SandboxAgentClient, ServerKind,
 };
@@ -234,6 +235,48 @@ async fn open_agent_requests_are_limited_in_bytes() {
             assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
         }
     }
+}
+
+#[tokio::test]
+async fn a_turn_is_collected_up_to_the_limit_and_not_above() {
+    let text = "x".repeat(500);
+    let script = Script::steps(vec![Step::Say(text.clone()), Step::Say(text.clone())]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    for (limit, fits) in [(999, false), (1000, true), (1001, true)] {
+        let client = client(&server, ServerKind::PerAgent, Limits::default().turn(limit));
+        let session = session(&client).await;
+        match within(session.prompt("go").collect()).await {
+            Ok(turn) => assert!(fits && turn.text.len() == 1000, "{limit}"),
+            Err(Error::IncompleteTurn(turn)) => {
+                assert!(!fits && turn.collected.text.len() <= limit, "{limit}");
+                assert!(matches!(turn.missing[..], [Missed::Lagged(1..)]), "{:?}", turn.missing);
+                assert!(turn.collected.outcome.is_some());
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        let whole = async {
+            let (mut turn, mut text) = (session.prompt("go"), String::new());
+            while let Some(update) = turn.next().await {
+                text.push_str(update.message_text().unwrap_or_default());
+            }
+            text
+        };
+        assert_eq!(within(whole).await.len(), 1000, "a stream has no limit");
+    }
+}
+
+#[tokio::test]
+async fn changes_and_tool_calls_of_a_turn_count_once() {
+    let report = |number: usize| {
+        let diff = json!({"type": "diff", "path": "/a", "oldText": null, "newText": "x".repeat(1000)});
+        json!({"sessionUpdate": if number == 0 { "tool_call" } else { "tool_call_update" },
+            "toolCallId": "t", "title": "edit", "content": [diff]})
+    };
+    let script = Script::steps((0..50).map(|number| Step::Update(report(number))).collect());
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::PerAgent, Limits::default().turn(20_000));
+    let turn = within(session(&client).await.prompt("go").collect()).await.unwrap();
+    assert_eq!((turn.tool_calls.len(), turn.changes.len()), (1, 1));
 }
 
 #[tokio::test]

@@ -380,6 +380,59 @@ async fn cancelling_another_clients_turn_does_not_respond_for_it() {
 }
 
 #[tokio::test]
+async fn a_client_at_its_limit_refuses_its_own_requests_and_no_others() {
+    const LIMIT: usize = 2;
+    let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
+    let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
+    let limits = Limits::default().open_requests(LIMIT);
+    let full = options(&server, ServerKind::Shared).limits(limits).build().unwrap();
+    let mut events = full.events().deciding();
+    let (mut turns, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..LIMIT {
+        turns.push(session(&full).await.prompt("go"));
+        open.push(permission(&mut events).await);
+    }
+    let neighbour = client(&server, ServerKind::Shared);
+    let theirs = session(&neighbour).await;
+    let mut decisions = neighbour.events().deciding();
+    for _ in 0..3 {
+        let turn = theirs.prompt("go");
+        let request = permission(&mut decisions).await;
+        settled(&server, &full).await;
+        request.allow_once().unwrap();
+        assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
+    }
+    assert_eq!(outcomes(&server).len(), 3, "the neighbour's responses alone");
+    let above = session(&full).await;
+    assert_eq!(within(above.prompt("go").text()).await.unwrap(), "permission: error");
+    for (request, turn) in open.into_iter().zip(turns) {
+        request.allow_once().unwrap();
+        assert_eq!(within(turn.text()).await.unwrap(), "permission: allow_once");
+    }
+}
+
+#[tokio::test]
+async fn requests_of_others_do_not_use_up_the_limit_of_a_client() {
+    let ask_twice = Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))]);
+    let server = MockServer::builder().agent("mock", ask_twice).start().await;
+    let limits = Limits::default().open_requests(1);
+    let client = options(&server, ServerKind::Shared)
+        .permissions(PermissionPolicy::BypassPermissions)
+        .limits(limits)
+        .build()
+        .unwrap();
+    let ours = session(&client).await;
+    let mut events = client.events();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        ask(&server, Some("theirs"));
+        held.push(unclaimed(&mut events).await);
+    }
+    assert_eq!(within(ours.prompt("go").text()).await.unwrap(), "permission: allow_once");
+    assert!(held.iter().all(UnclaimedRequest::is_open));
+}
+
+#[tokio::test]
 async fn unclaimed_requests_are_limited_and_the_oldest_are_dropped() {
     const BOUND: usize = 4;
     let server = MockServer::start().await;

@@ -82,6 +82,27 @@ async fn a_received_rejection_is_preserved() {
     assert_eq!(error.http().unwrap().body, text);
 }
 
+#[tokio::test]
+async fn a_file_is_read_up_to_the_limit_and_not_above() {
+    let server = MockServer::start().await;
+    plane(&server).files().write("/file", pattern(1000)).await.unwrap();
+    plane(&server).files().write("/text", "x".repeat(1000)).await.unwrap();
+    for (limit, fits) in [(999, false), (1000, true), (1001, true)] {
+        let limits = Limits::default().file(limit);
+        let files = ControlPlane::builder(server.url()).limits(limits).build().unwrap().files();
+        let results = [files.read("/file").await.map(drop), files.read_text("/text").await.map(drop)];
+        for result in results {
+            match result {
+                Ok(()) => assert!(fits, "{limit}"),
+                Err(Error::MessageTooLarge { limit: reported, .. }) => assert!(!fits && reported == limit),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        let opened = files.open("/file").await.unwrap();
+        assert_eq!(opened.into_bytes(1000).await.unwrap(), pattern(1000), "a stream has no limit");
+    }
+}
+
 /// A server that aborts every upload after a few bytes and responds to health checks with `health`.
 async fn rude(health: &'static str) -> Stub {
     Stub::serve(move |head, mut stream| {

@@ -166,6 +166,20 @@ async fn entries_that_the_log_has_dropped_are_a_gap() {
 }
 
 #[tokio::test]
+async fn an_entry_with_the_largest_number_is_the_last() {
+    let script = Script {
+        statuses: vec![(true, 7), (true, 7), (false, 7)],
+        streams: vec![(vec![u64::MAX, u64::MAX, 1], true)],
+        log: vec![u64::MAX],
+        ..Script::default()
+    };
+    let (stub, _) = script.serve().await;
+    let (seen, error) = collected(follow(&stub, FollowOptions::new())).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(seen, [format!("gap 0..{}", u64::MAX), u64::MAX.to_string(), EXIT.to_owned()]);
+}
+
+#[tokio::test]
 async fn output_after_the_reported_exit_is_waited_for() {
     let script = Script {
         statuses: vec![(true, 7), (false, 7)],

@@ -70,6 +70,28 @@ async fn the_token_of_a_terminal_is_only_in_the_header() {
     assert!(error.is_unauthorized(), "{error:?}");
 }
 
+#[tokio::test]
+async fn a_terminal_uses_no_other_http_client_than_that_of_the_application() {
+    // Settings, their acknowledgement, and a response with status 200 in HTTP/2.
+    const SETTINGS: [u8; 18] = [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0];
+    const HEADERS: [u8; 10] = [0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
+    let stub = Stub::serve(|head, mut stream| {
+        Box::pin(async move {
+            assert!(head.starts_with("PRI "), "another client: {head}");
+            let _ = stream.write_all(&[&SETTINGS[..], &HEADERS[..]].concat()).await;
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        })
+    })
+    .await;
+    let http = sandbox_agent_sdk::connection::http_client_builder().http2_prior_knowledge().build().unwrap();
+    let control = ControlPlane::builder(&stub.url).http_client(http).build().unwrap();
+    let error = soon(control.processes().connect_terminal("proc_1")).await.unwrap_err();
+    assert!(matches!(&error, Error::Config(_)), "{error:?}");
+    assert!(error.to_string().contains("HTTP/1.1"), "{error}");
+    assert_eq!(stub.heads().len(), 1);
+}
+
 /// A server whose WebSocket a test controls.
 async fn socket<F>(accept: fn(&str) -> String, serve: F) -> (Stub, Processes)
 where

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::support::{Place, lines, read, within, write};
 
 /// Paths by which an agent could make programs of the user run code.
-const PLANTED: [&str; 12] = [
+const PLANTED: [&str; 20] = [
     ".git/hooks/pre-commit",
     ".git/config",
     ".git",
@@ -28,6 +28,14 @@ const PLANTED: [&str; 12] = [
     ".bashrc",
     ".ssh/authorized_keys",
     ".cargo/config.toml",
+    ".config/fish/config.fish",
+    "home/.config/git/config",
+    ".CONFIG/Fish/conf.d/x.fish",
+    ".Rprofile",
+    ".vim/plugin/x.vim",
+    ".vimrc",
+    ".mise.toml",
+    "sub/mise.toml",
 ];
 
 #[tokio::test]
@@ -47,7 +55,15 @@ async fn files_that_make_other_programs_run_code_are_not_written() {
     fs::create_dir_all(place.at(".git/hooks")).unwrap();
     place.file(".git/config", "mine");
     assert_eq!(read(&files, place.at(".git/config")).await.unwrap(), "mine");
-    for harmless in [".gitignore", ".github/workflows/ci.yml", ".env.example", "git/config"] {
+    for harmless in [
+        ".gitignore",
+        ".github/workflows/ci.yml",
+        ".env.example",
+        "git/config",
+        ".config/nextest.toml",
+        ".config/sub/fish",
+        "fish/config.fish",
+    ] {
         write(&files, place.at(harmless), "fine").await.unwrap();
     }
 }
@@ -88,7 +104,15 @@ async fn no_bare_repository_is_planted() {
         place.at("docs").display(),
         marker.display()
     );
-    let heads = ["ref: refs/heads/main\n".to_owned(), format!("{:040x}\n", 7), format!("{:064x}", 7)];
+    let heads = [
+        "ref: refs/heads/main\n".to_owned(),
+        format!("{:040x}\n", 7),
+        format!("{:064x}", 7),
+        // Git reads the first digits and ignores the rest.
+        format!("{:040x} and more", 7),
+        format!("{:041x}", 7),
+        format!("{:040X}\u{e9}", 7),
+    ];
     for head in &heads {
         for (name, content) in
             [("docs/config", config.as_str()), ("docs/objects/info/note", ""), ("docs/refs/heads/note", "")]
@@ -104,6 +128,7 @@ async fn no_bare_repository_is_planted() {
     }
     // A file of this name that git does not take for its own is written.
     write(&files, place.at("docs/HEAD"), "The head of the list.").await.unwrap();
+    write(&files, place.at("docs/HEAD"), format!("{:039x}", 7).as_str()).await.unwrap();
     write(&files, place.at("head/index.html"), "ref: refs/heads/main").await.unwrap();
 }
 

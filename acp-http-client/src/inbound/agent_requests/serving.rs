@@ -3,9 +3,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-use super::{Admission, Arrival, OpenRequest, Responding};
+use super::{Admission, Arrival, OpenRequest, Refusal, Responding};
 use crate::{
     AgentRequest, Error, Event, EventId, MessageId, RpcError,
     client::Core,
@@ -15,6 +15,7 @@ use crate::{
         outcome::{Outcome, cancelled},
     },
     outbound::send_one_way,
+    printable::OneLine,
     random::fraction,
     rpc::Outgoing,
     sse::{Backoff, Fingerprint},
@@ -41,7 +42,8 @@ pub(in crate::inbound) fn dispatch(
     let (cancel, cancelled_by) = oneshot::channel();
     let reopenings = core.stats.reconnects.load(Ordering::Acquire);
     let arrival = Arrival { method: method.clone(), print: Fingerprint::of(&params), event_id, reopenings };
-    let open = OpenRequest { serial: 0, session: session.clone(), arrival, bytes: params.len(), cancel };
+    let bytes = params.len();
+    let open = OpenRequest { serial: 0, session: session.clone(), arrival: arrival.clone(), bytes, cancel };
     let target = Target { id, method, session };
     match core.calls.admit(&target.id, open) {
         Admission::Open(serial) => {
@@ -49,16 +51,25 @@ pub(in crate::inbound) fn dispatch(
             let handling = core.options.handler.clone().enqueue(request);
             core.tasks.spawn(serve(core.clone(), target, serial, handling, cancelled_by));
         }
-        Admission::Refused => {
-            core.tasks.spawn(refuse(core.clone(), target));
-        }
         Admission::Repeated => {
-            tracing::debug!(id = %target.id, method = %target.method, "repeated agent request");
+            tracing::debug!(id = ?target.id, method = &*target.method, "repeated agent request");
         }
-        Admission::Dropped => {
-            let limit = core.options.limits.refusals;
-            lost(core, &target, Error::TooManyRequests { limit });
+        Admission::Full if !core.options.refusals.select(params) => {
+            tracing::debug!(id = ?target.id, method = &*target.method, "agent request is left to other clients");
         }
+        Admission::Full => match core.calls.refuse(&target.id, target.session.as_deref(), &arrival) {
+            Refusal::Granted => {
+                core.tasks.spawn(refuse(core.clone(), target));
+            }
+            Refusal::Dropped { is_first } => {
+                let error = Error::TooManyRequests { limit: core.options.limits.refusals };
+                // An agent can send any number of them.
+                if is_first {
+                    log_lost(&target, &error);
+                }
+                report_lost(core, &target, error);
+            }
+        },
     }
 }
 
@@ -89,8 +100,8 @@ async fn serve(
     let handler = core.options.handler.clone();
     match decide(handler, handling, &target.method, &mut cancelled_by).await {
         Decision::Respond(outcome, waiter) => {
-            if let Some(_responding) = core.calls.claim(&target.id, serial) {
-                deliver(&core, &target, outcome, &core.calls.response_posts).await;
+            if let Some(responding) = core.calls.claim(&target.id, serial) {
+                deliver(&core, &target, outcome, responding).await;
             }
             // Only now, because a cancel that came meanwhile waits for the receiver.
             drop((waiter, cancelled_by));
@@ -132,20 +143,28 @@ async fn decide(
 }
 
 async fn refuse(core: Arc<Core>, target: Target) {
-    let _responding = Responding { table: &core.calls, refusal: true };
+    let responding = Responding { table: &core.calls, refusal: true, bytes: 0 };
     let busy = Err(RpcError::internal("too many requests are open"));
-    deliver(&core, &target, busy, &core.calls.refusal_posts).await;
+    deliver(&core, &target, busy, responding).await;
 }
 
 /// Posts a response. It is repeated only while it is certain that it did not arrive.
-async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, posts: &Semaphore) {
-    let Some(mut body) = encode(target, &outcome) else { return };
+async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, mut responding: Responding<'_>) {
+    let Some(mut body) = encode(target, outcome) else { return };
+    let mut replaced = !responding.reserve(body.len());
+    if replaced {
+        // A response that waited for room would take the same memory.
+        let error = Error::ResponseTooLarge { size: body.len(), limit: core.options.limits.response_bytes };
+        let Some(smaller) = encode(target, Err(RpcError::internal(&error))) else { return };
+        body = smaller;
+        lost(core, target, error);
+    }
     core.tap_outbound(&body);
     let mut backoff = Backoff::new(core.options.reconnect.clone());
-    let (mut uploads, mut replaced) = (0, false);
+    let mut uploads = 0;
     loop {
         let sent = {
-            let Ok(_permit) = posts.acquire().await else { return };
+            let Ok(_permit) = responding.posts().acquire().await else { return };
             send_one_way(core, &target.method, body.clone(), target.session.clone()).await
         };
         match sent {
@@ -156,8 +175,9 @@ async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, posts: &Se
                 if !replaced && is_too_large(&error, &mut uploads) =>
             {
                 replaced = true;
-                let Some(smaller) = encode(target, &Err(RpcError::internal(&error))) else { return };
+                let Some(smaller) = encode(target, Err(RpcError::internal(&error))) else { return };
                 body = smaller;
+                responding.reserve(body.len());
                 core.tap_outbound(&body);
                 lost(core, target, error);
             }
@@ -184,21 +204,29 @@ fn is_too_large(error: &Error, uploads: &mut u32) -> bool {
     }
 }
 
-fn encode(target: &Target, outcome: &Outcome) -> Option<Bytes> {
+fn encode(target: &Target, outcome: Outcome) -> Option<Bytes> {
     let body = match outcome {
-        Ok(result) => Outgoing::response(&target.id, Ok(result)),
-        Err(error) => Outgoing::response::<()>(&target.id, Err(error)),
+        Ok(result) => Outgoing::response(&target.id, Ok(&result)),
+        Err(error) => Outgoing::response::<()>(&target.id, Err(&error)),
     };
     match body {
         Ok(body) => Some(body),
         Err(error) => {
-            tracing::error!(id = %target.id, method = %target.method, %error, "response cannot be serialized");
+            tracing::error!(id = ?target.id, method = &*target.method, error = %OneLine(&error), "response cannot be serialized");
             None
         }
     }
 }
 
 fn lost(core: &Arc<Core>, target: &Target, error: Error) {
-    tracing::warn!(id = %target.id, method = %target.method, %error, "response to the agent was not delivered");
+    log_lost(target, &error);
+    report_lost(core, target, error);
+}
+
+fn log_lost(target: &Target, error: &Error) {
+    tracing::warn!(id = ?target.id, method = &*target.method, error = %OneLine(&error), "response to the agent was not delivered");
+}
+
+fn report_lost(core: &Arc<Core>, target: &Target, error: Error) {
     core.publish(Event::ResponseLost { id: target.id.clone(), method: target.method.to_string(), error });
 }

@@ -93,24 +93,39 @@ fn a_bounded_number_of_responses_is_remembered_and_the_latest_of_each() {
 fn requests_are_refused_beyond_the_limit_and_dropped_beyond_that_of_refusals() {
     let table = AgentRequestTable::new(&Limits::default().open_requests(3).refusals(2));
     let admit = |number: usize| table.admit(&id(number), request(arrival(Some("1"), 0)));
-    let admitted: Vec<_> = (0..7).map(admit).collect();
-    let expected = [
-        Admission::Open(1),
-        Admission::Open(2),
-        Admission::Open(3),
-        Admission::Refused,
-        Admission::Refused,
-        Admission::Dropped,
-        Admission::Dropped,
-    ];
-    assert_eq!(admitted, expected);
+    let refuse = |number: usize| table.refuse(&id(number), None, &arrival(Some("1"), 0));
+    let admitted: Vec<_> = (0..4).map(admit).collect();
+    assert_eq!(admitted, [Admission::Open(1), Admission::Open(2), Admission::Open(3), Admission::Full]);
+    let dropped = |is_first| Refusal::Dropped { is_first };
+    assert_eq!([3, 4, 5, 6].map(refuse), [Refusal::Granted, Refusal::Granted, dropped(true), dropped(false)]);
     assert_eq!(admit(3), Admission::Repeated, "it was refused already");
     let responding = table.claim(&id(0), 1).unwrap();
-    drop(Responding { table: &table, refusal: true });
-    assert_eq!(admit(7), Admission::Refused, "a request is open until its response was sent");
+    drop(Responding { table: &table, refusal: true, bytes: 0 });
+    assert_eq!(admit(7), Admission::Full, "a request is open until its response was sent");
+    assert_eq!(refuse(7), Refusal::Granted);
     drop(responding);
     assert_eq!(admit(8), Admission::Open(4));
-    assert_eq!(admit(9), Admission::Dropped);
+    assert_eq!(admit(9), Admission::Full);
+    assert_eq!(refuse(9), dropped(true));
+}
+
+#[test]
+fn the_responses_that_are_being_sent_have_one_limit() {
+    let table = AgentRequestTable::new(&Limits::default().response_bytes(10));
+    let respond = |number: usize| {
+        let serial = open(&table, &id(number), request(arrival(Some("1"), 0)));
+        table.claim(&id(number), serial).unwrap()
+    };
+    let (mut first, mut second) = (respond(0), respond(1));
+    assert!(!first.reserve(11) && first.reserve(9));
+    assert!(!second.reserve(2) && second.reserve(1));
+    assert!(first.reserve(3), "a smaller one instead");
+    assert!(!second.reserve(8) && second.reserve(7));
+    drop(first);
+    assert!(second.reserve(10));
+    table.clear();
+    drop(second);
+    assert!(respond(2).reserve(10));
 }
 
 #[test]
@@ -119,9 +134,9 @@ fn the_parameters_of_all_open_requests_have_one_limit() {
     let admit = |number: usize, bytes: usize| {
         table.admit(&id(number), OpenRequest { bytes, ..request(arrival(Some("1"), 0)) })
     };
-    assert_eq!(admit(0, 11), Admission::Refused);
+    assert_eq!(admit(0, 11), Admission::Full);
     assert_eq!(admit(1, 9), Admission::Open(1));
-    assert_eq!(admit(2, 2), Admission::Refused);
+    assert_eq!(admit(2, 2), Admission::Full);
     assert_eq!(admit(3, 1), Admission::Open(2));
     assert_eq!(table.forget(None), 2);
     assert_eq!(admit(4, 10), Admission::Open(3));

@@ -8,6 +8,7 @@ use super::{LinkState, Reader, Stop};
 use crate::{
     ConnectionState, Event, Phase,
     client::probe,
+    printable::OneLine,
     transport::{EventStream, StreamFailure, Trouble},
 };
 
@@ -83,7 +84,7 @@ impl Reader {
                 Some(Stop::Reopen)
             }
             Proof::Probe(_) => {
-                tracing::debug!(stream = %self.link.source(), "the stream is silent: probing the server");
+                tracing::debug!(stream = %OneLine(self.link.source()), "the stream is silent: probing the server");
                 probe(&self.core);
                 None
             }

@@ -7,6 +7,7 @@ use tokio::time::{Duration, Instant};
 use super::{LinkState, Next, Reader};
 use crate::{
     ConnectionState, EndReason, Error, Event,
+    printable::OneLine,
     random::fraction,
     transport::{StreamFailure, Trouble},
 };
@@ -19,7 +20,7 @@ impl Reader {
     /// Decides what a refused stream means.
     pub(super) fn refused(&mut self, failure: StreamFailure) -> Next {
         let StreamFailure { trouble, error } = failure;
-        tracing::debug!(stream = %self.link.source(), %error, "the stream did not open");
+        tracing::debug!(stream = %OneLine(self.link.source()), error = %OneLine(&error), "the stream did not open");
         match trouble {
             Trouble::Passing | Trouble::Held => Next::Wait(Some(error)),
             Trouble::NotFound if self.is_connection() => self.not_found(error),
@@ -83,9 +84,9 @@ impl Reader {
         let attempt = self.backoff.attempts();
         match &error {
             Some(error) => {
-                tracing::debug!(stream = %self.link.source(), attempt, ?delay, %error, "stream lost")
+                tracing::debug!(stream = %OneLine(self.link.source()), attempt, ?delay, error = %OneLine(&error), "stream lost")
             }
-            None => tracing::debug!(stream = %self.link.source(), attempt, ?delay, "stream ended"),
+            None => tracing::debug!(stream = %OneLine(self.link.source()), attempt, ?delay, "stream ended"),
         }
         // A longer delay that the server requests is used, within the bounds of the policy.
         let asked =

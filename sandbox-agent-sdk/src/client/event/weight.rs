@@ -93,7 +93,7 @@ impl Weight for Event {
     }
 }
 
-fn end_size(info: &TerminationInfo) -> usize {
+pub(crate) fn end_size(info: &TerminationInfo) -> usize {
     let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let members = |members: &serde_json::Map<String, Value>| -> usize {
         members.iter().map(|(name, value)| name.len() + value_size(value)).sum()

@@ -35,6 +35,8 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) owned: Arc<OwnedSessions>,
     /// The memory of the open agent requests.
     pub(in crate::client) admission: Arc<Admission>,
+    /// How many agent requests are open that this client answers.
+    pub(in crate::client) slots: Arc<Admission>,
     pub(in crate::client) limits: Limits,
     /// Which optional methods exist, as calls have shown.
     pub(in crate::client) learned: Learned,
@@ -54,6 +56,7 @@ impl Shared {
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
             admission: Arc::new(Admission::new(limits.open_request_bytes)),
+            slots: Arc::new(Admission::new(limits.open_requests)),
             limits: limits.clone(),
             learned: Learned::default(),
             output: Mutex::default(),

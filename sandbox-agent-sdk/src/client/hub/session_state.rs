@@ -1,12 +1,13 @@
 //! The state of one session.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::progress::Progress;
-use crate::client::event::{Hold, Queue, Weight};
+use crate::client::event::{Hold, Queue, Weight, end_size};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, TrackedSnapshot};
 use crate::client::turn::TurnItem;
@@ -44,7 +45,7 @@ pub(super) struct SessionState {
     /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
     pub(super) is_prompted: bool,
     /// The messages of the turn, and those that began before it.
-    messages: Messages,
+    pub(super) messages: Messages,
     /// The missing parts of the turn.
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls.
@@ -128,7 +129,8 @@ impl SessionState {
 
     /// Returns an upper bound of the memory of a session that this client has not named.
     pub(super) fn stored_bytes(&self) -> usize {
-        self.unread_bytes + self.learned_bytes
+        let end = self.ended.borrow().as_ref().map_or(0, end_size);
+        self.unread_bytes + self.learned_bytes + end
     }
 
     /// Whether it has ended and no call is loading or resuming it.
@@ -265,13 +267,14 @@ impl SessionState {
     }
 }
 
-/// The ids of messages, to know whether a chunk belongs to the turn.
+/// The ids of messages, by their hashes, to know whether a chunk belongs to the turn.
 #[derive(Debug, Default)]
-struct Messages {
+pub(super) struct Messages {
+    hasher: RandomState,
     /// Those that began in the turn.
-    of_turn: VecDeque<String>,
+    of_turn: VecDeque<u64>,
     /// Those that began in a cancelled turn, or outside any turn.
-    earlier: VecDeque<String>,
+    earlier: VecDeque<u64>,
 }
 
 impl Messages {
@@ -284,12 +287,13 @@ impl Messages {
             return is_prompted;
         };
         let Some(id) = chunk.message_id.as_deref() else { return is_prompted };
-        if self.earlier.iter().any(|known| known == id) {
+        let id = self.hasher.hash_one(id);
+        if self.earlier.contains(&id) {
             return false;
         }
         let ids = if is_prompted { &mut self.of_turn } else { &mut self.earlier };
-        if !ids.iter().any(|known| known == id) {
-            remember(ids, id.to_owned());
+        if !ids.contains(&id) {
+            remember(ids, id);
         }
         is_prompted
     }
@@ -302,7 +306,7 @@ impl Messages {
     }
 }
 
-fn remember(ids: &mut VecDeque<String>, id: String) {
+fn remember(ids: &mut VecDeque<u64>, id: u64) {
     if ids.len() == Messages::COUNT {
         ids.pop_front();
     }

@@ -83,6 +83,45 @@ fn the_bytes_of_unnamed_sessions_are_bounded() {
 }
 
 #[test]
+fn the_bytes_of_ends_of_unnamed_sessions_are_bounded() {
+    let hub = Hub::new(1 << 20);
+    // Too large to be stored as an event.
+    let text = "x".repeat(2 << 20);
+    for number in 0..100 {
+        let data = json!({"reason": "error", "message": text});
+        let params = json!({"sessionId": format!("unnamed {number}"), "data": data});
+        let report = TerminationReport::from_session_ended(&params).unwrap();
+        hub.end_session(&format!("unnamed {number}"), report);
+    }
+    let state = hub.lock();
+    let ends = state.sessions.values().filter_map(|session| session.ended.borrow().clone());
+    let stored: usize = ends.filter_map(|end| end.message).map(|message| message.len()).sum();
+    assert!(stored <= UNNAMED_BYTES / 4 * 5, "{stored}");
+    assert!(state.sessions.contains_key("unnamed 99"));
+}
+
+#[test]
+fn ids_of_messages_are_stored_in_the_same_size_whatever_their_length() {
+    let hub = Hub::new(1 << 20);
+    let message = |id: &str| {
+        let content = json!({"type": "text", "text": "hi"});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content, "messageId": id});
+        Event::Update(Update::read(json!({"sessionId": "s", "update": update}), Origin::Live, 10))
+    };
+    let id = "x".repeat(1 << 20);
+    hub.publish(&message(&id));
+    let queue = hub.turn_queue();
+    hub.begin_turn("s", &queue);
+    hub.prompt_sent("s");
+    hub.publish(&message(&id));
+    assert!(queue.pop().is_none(), "the message began before the prompt");
+    hub.publish(&message("y"));
+    assert!(queue.pop().is_some());
+    let known = format!("{:?}", hub.lock().sessions["s"].messages);
+    assert!(known.len() < 1000, "{} bytes are stored", known.len());
+}
+
+#[test]
 fn sessions_of_other_clients_are_remembered_only_while_a_session_is_being_made() {
     let hub = std::sync::Arc::new(Hub::new(1 << 20));
     hub.set_shared(true);

@@ -18,24 +18,26 @@ pub(super) struct Incoming {
     /// The session that it names, if it names one that can be read.
     pub(super) session: Option<String>,
     /// The parameters, or why they cannot be decoded.
-    pub(super) params: Result<Arc<Params>, Undecodable>,
+    pub(super) params: Result<Arc<Params>, Refused>,
     pub(super) responder: wire::Responder,
 }
 
-/// Why parameters cannot be decoded.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Undecodable {
+pub(super) enum Refused {
     #[error("the parameters cannot be decoded: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the parameters take {size} bytes when decoded; all open requests may take {limit}")]
     TooLarge { size: usize, limit: usize },
+    #[error("too many requests are open; the limit is {limit}")]
+    TooMany { limit: usize },
 }
 
-impl Undecodable {
+impl Refused {
     pub(super) fn to_rpc(&self) -> wire::RpcError {
         match self {
             Self::Json(error) => wire::RpcError::invalid_params(error),
-            Self::TooLarge { .. } => wire::RpcError::internal(self),
+            Self::TooLarge { .. } | Self::TooMany { .. } => wire::RpcError::internal(self),
         }
     }
 }
@@ -48,7 +50,7 @@ struct Named<'a> {
 }
 
 /// Reads the session id of parameters of any size and depth.
-fn read_session(params: &[u8], limit: usize) -> Option<String> {
+pub(super) fn read_session(params: &[u8], limit: usize) -> Option<String> {
     /// How many bytes of text one byte of a string takes at most.
     const ESCAPED: usize = 6;
     // A list would be read as the fields in their order.
@@ -69,12 +71,12 @@ impl Incoming {
     }
 }
 
-fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, Undecodable> {
+fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, Refused> {
     let size = decoded_size(request.params().as_bytes());
     // A permission request holds its tool call besides the parameters.
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
     let admitted = shared.admission.admit(size);
-    let admitted = admitted.ok_or(Undecodable::TooLarge { size, limit: shared.limits.open_request_bytes })?;
+    let admitted = admitted.ok_or(Refused::TooLarge { size, limit: shared.limits.open_request_bytes })?;
     let id = match serde_json::from_str(request.id().as_json()) {
         Ok(Value::String(id)) => id,
         _ => request.id().as_json().to_owned(),

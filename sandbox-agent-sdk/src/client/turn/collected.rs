@@ -1,6 +1,8 @@
 //! A whole turn.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -28,7 +30,7 @@ pub struct CollectedTurn {
 }
 
 /// A change of a file that a tool call reported.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct FileChange {
     /// The path of the file.
@@ -47,23 +49,84 @@ pub struct FileChange {
 pub struct IncompleteTurn {
     /// What was received.
     pub collected: CollectedTurn,
-    /// The missing parts; empty if the turn reached a time limit.
+    /// The missing parts; empty if the turn reached a time limit. Updates that exceed
+    /// [`Limits::turn`](crate::limits::Limits#structfield.turn) are [`Missed::Lagged`].
     pub missing: Vec<Missed>,
     /// The time limit that the turn reached, if it did.
     pub source: Option<Arc<Error>>,
 }
 
-impl CollectedTurn {
-    pub(super) fn add(&mut self, update: &Update) {
-        match update.kind() {
-            UpdateKind::Message(chunk) => self.text.push_str(chunk.text().unwrap_or_default()),
-            UpdateKind::Thought(chunk) => self.thoughts.push_str(chunk.text().unwrap_or_default()),
-            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => self.add_call(call),
-            _ => {}
-        }
+/// Collects a turn within a limit.
+#[derive(Debug)]
+pub(super) struct Collector {
+    collected: CollectedTurn,
+    /// How many more bytes fit.
+    room: usize,
+    /// Where each tool call is, and how many bytes it counts.
+    calls: HashMap<String, (usize, usize)>,
+    /// The changes, by their hashes.
+    changes: HashSet<u64>,
+    hasher: RandomState,
+    /// How many updates did not fit.
+    dropped: u64,
+}
+
+impl Collector {
+    pub(super) fn new(limit: usize) -> Self {
+        let (collected, hasher) = (CollectedTurn::default(), RandomState::new());
+        Self { collected, room: limit, calls: HashMap::new(), changes: HashSet::new(), hasher, dropped: 0 }
     }
 
-    fn add_call(&mut self, call: &ToolCall) {
+    pub(super) fn add(&mut self, update: &Update) {
+        let fits = match update.kind() {
+            UpdateKind::Message(chunk) => {
+                let text = chunk.text().unwrap_or_default();
+                self.reserve(text.len()) && {
+                    self.collected.text.push_str(text);
+                    true
+                }
+            }
+            UpdateKind::Thought(chunk) => {
+                let text = chunk.text().unwrap_or_default();
+                self.reserve(text.len()) && {
+                    self.collected.thoughts.push_str(text);
+                    true
+                }
+            }
+            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => {
+                self.add_call(call, update.size())
+            }
+            _ => true,
+        };
+        self.dropped += u64::from(!fits);
+    }
+
+    /// Returns the length of the text so far.
+    pub(super) fn text_length(&self) -> usize {
+        self.collected.text.len()
+    }
+
+    /// Returns the turn, and what is missing of it because of the limit.
+    pub(super) fn finish(self) -> (CollectedTurn, Option<Missed>) {
+        (self.collected, (self.dropped > 0).then_some(Missed::Lagged(self.dropped)))
+    }
+
+    /// Takes room; `false` if there is not enough.
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let left = self.room.checked_sub(bytes);
+        self.room = left.unwrap_or(self.room);
+        left.is_some()
+    }
+
+    /// Adds a tool call with an update of this size; `false` if a part of it does not fit.
+    fn add_call(&mut self, call: &ToolCall, size: usize) -> bool {
+        let known = self.calls.get(&call.id).copied();
+        // The state of a call replaces the one before.
+        let counted = known.map_or(0, |(_, counted)| counted);
+        if !self.reserve(size.saturating_sub(counted)) {
+            return false;
+        }
+        let mut fits = true;
         for content in &call.content {
             let Content::Diff { path, old_text, new_text, .. } = content else { continue };
             let change = FileChange {
@@ -73,19 +136,33 @@ impl CollectedTurn {
                 tool_call_id: call.id.clone(),
             };
             // An agent reports a change again when the call continues.
-            if !self.changes.contains(&change) {
-                self.changes.push(change);
+            let hash = self.hasher.hash_one(&change);
+            if self.changes.contains(&hash) {
+                continue;
+            }
+            let old_bytes = change.old_text.as_ref().map_or(0, String::len);
+            if self.reserve(change.path.len() + old_bytes + change.new_text.len()) {
+                self.changes.insert(hash);
+                self.collected.changes.push(change);
+            } else {
+                fits = false;
             }
         }
-        match self.tool_calls.iter_mut().find(|known| known.id == call.id) {
+        let calls = &mut self.collected.tool_calls;
+        let index = known.map_or(calls.len(), |(index, _)| index);
+        match calls.get_mut(index) {
             Some(known) => {
                 let earlier = std::mem::replace(known, call.clone());
                 known.complete_from(&earlier);
             }
-            None => self.tool_calls.push(call.clone()),
+            None => calls.push(call.clone()),
         }
+        self.calls.insert(call.id.clone(), (index, size.max(counted)));
+        fits
     }
+}
 
+impl CollectedTurn {
     pub(super) fn end(&mut self, outcome: TurnOutcome) {
         self.usage = outcome.raw.get("usage").filter(|usage| !usage.is_null()).cloned();
         self.outcome = Some(outcome);

@@ -1,24 +1,45 @@
 //! Completes a turn from the history of its session.
 
+use super::collected::Collector;
 use super::{CollectedTurn, Turn};
+use crate::update::Missed;
 use crate::{Update, UpdateKind};
 
-/// What was received of a turn, to compare with the history.
-#[derive(Debug, Default)]
+/// Collects a turn, with what is needed to compare it with the history.
+#[derive(Debug)]
 pub(super) struct Received {
+    collector: Collector,
+    holes: Vec<usize>,
+}
+
+impl Received {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { collector: Collector::new(limit), holes: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, update: &Update) {
+        if is_hole(update) {
+            self.holes.push(self.collector.text_length());
+        }
+        self.collector.add(update);
+    }
+
+    /// Returns the turn, and what is missing of it because of the limit.
+    pub(super) fn finish(self) -> (ReceivedTurn, Option<Missed>) {
+        let (collected, excess) = self.collector.finish();
+        (ReceivedTurn { collected, holes: self.holes }, excess)
+    }
+}
+
+/// What was received of a turn.
+#[derive(Debug)]
+pub(super) struct ReceivedTurn {
     pub(super) collected: CollectedTurn,
     /// Where its text has holes.
     holes: Vec<usize>,
 }
 
-impl Received {
-    pub(super) fn add(&mut self, update: &Update) {
-        if is_hole(update) {
-            self.holes.push(self.collected.text.len());
-        }
-        self.collected.add(update);
-    }
-
+impl ReceivedTurn {
     /// Whether a turn contains everything that was received, in order.
     fn is_part_of(&self, whole: &CollectedTurn) -> bool {
         let (mut start, mut rest) = (0, whole.text.as_str());
@@ -35,7 +56,7 @@ impl Received {
 
 impl Turn {
     /// Returns the turn from the agent's own history, if that has all of it.
-    pub(super) async fn reloaded(&self, received: &Received) -> Option<CollectedTurn> {
+    pub(super) async fn reloaded(&self, received: &ReceivedTurn) -> Option<CollectedTurn> {
         // A prompt that was sent again is in another session.
         let prompt = self.prompt.as_deref().filter(|_| *self.current.id() == *self.session.id())?;
         let reloaded = match self.session.reload().await {
@@ -45,8 +66,9 @@ impl Turn {
                 return None;
             }
         };
-        let mut whole = CollectedTurn::default();
+        let mut whole = Collector::new(self.session.client().inner().options.limits.turn);
         turn_of(reloaded.history(), prompt)?.iter().for_each(|update| whole.add(update));
+        let (mut whole, None) = whole.finish() else { return None };
         if !received.is_part_of(&whole) {
             return None;
         }

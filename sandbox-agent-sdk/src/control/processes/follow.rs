@@ -16,6 +16,7 @@ use super::info::{LogEntry, LogStream, ProcessInfo};
 use super::log_stream::LogEvents;
 use super::request::LogQuery;
 use crate::Error;
+use crate::convert::text::OneLine;
 
 /// The text that released servers append to a terminal's output when its process has exited.
 pub(in crate::control) const PTY_END: &[u8] = b"\n[process stream error: I/O error (os error 5)]\n";
@@ -291,7 +292,7 @@ impl Following {
     }
 
     async fn receive(&mut self, entry: LogEntry) -> Result<(), Error> {
-        if entry.sequence > self.after.unwrap_or_default() + 1 {
+        if entry.sequence > self.after.unwrap_or_default().saturating_add(1) {
             // The server's event stream skips entries when it is slow; the log may still have them.
             self.fetch().await?;
         }
@@ -320,7 +321,7 @@ impl Following {
         if let Some(held) = self.held.take() {
             self.ready.push_back(FollowEvent::Output(held));
         }
-        if entry.sequence > after + 1 {
+        if entry.sequence > after.saturating_add(1) {
             self.ready.push_back(FollowEvent::Gap { after, next: entry.sequence });
         }
         self.after = Some(entry.sequence);
@@ -372,7 +373,7 @@ impl Following {
         if since.elapsed() >= self.options.retry_for {
             return Err(error);
         }
-        tracing::debug!(%error, process = self.id, "reconnecting to the output of a process");
+        tracing::debug!(error = %OneLine(&error), process = self.id, "reconnecting to the output of a process");
         sleep(self.retry.pause).await;
         self.retry.pause = (2 * self.retry.pause).min(LONGEST_PAUSE);
         Ok(())

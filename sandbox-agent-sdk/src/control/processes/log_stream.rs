@@ -6,6 +6,7 @@ use futures::StreamExt;
 use super::info::LogEntry;
 use crate::Error;
 use crate::control::FileReader;
+use crate::convert::text::safe_error;
 
 /// The size limit of an event. Released servers send at most 8 KiB before encoding; others may send more.
 const MAX_EVENT_BYTES: usize = 4 * 1024 * 1024;
@@ -64,7 +65,7 @@ fn entry(data: &[u8]) -> Result<LogEntry, Error> {
     serde_json::from_slice(data).map_err(|source| Error::Decode {
         what: "follow process logs".to_owned(),
         raw: String::from_utf8_lossy(data).into_owned(),
-        source: std::sync::Arc::new(source),
+        source: std::sync::Arc::new(safe_error(source)),
     })
 }
 
@@ -111,6 +112,14 @@ mod tests {
         assert_eq!(whole.len(), 9);
         for first in 0..stream.len() {
             assert_eq!(lines(&[&stream[..first], &stream[first..]]), whole, "cut at {first}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_quotes_the_server_is_safe_to_print() {
+        for hostile in [r#""\u001b]0;owned\u0007""#, r#"{"sequence":"\u001b]0;owned\u0007"}"#] {
+            let Err(Error::Decode { source, .. }) = entry(hostile.as_bytes()) else { panic!("{hostile}") };
+            assert!(!source.to_string().contains(char::is_control), "{source:?}");
         }
     }
 

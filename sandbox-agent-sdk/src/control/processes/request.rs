@@ -1,6 +1,7 @@
 //! Types of requests about processes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -15,7 +16,7 @@ use super::info::LogStream;
 /// let shell = CreateProcess::new("bash").args(["-l"]).cwd("/work").env("LANG", "C.UTF-8").tty(true);
 /// # let _ = shell;
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 #[must_use]
@@ -81,7 +82,7 @@ impl CreateProcess {
 }
 
 /// A command to run to completion.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 #[must_use]
@@ -148,6 +149,35 @@ impl RunProcess {
     }
 }
 
+// Variables may be keys, so `Debug` shows only their names.
+impl fmt::Debug for CreateProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { command, args, cwd, env, tty, interactive } = self;
+        f.debug_struct("CreateProcess")
+            .field("command", command)
+            .field("args", args)
+            .field("cwd", cwd)
+            .field("env", &env.keys())
+            .field("tty", tty)
+            .field("interactive", interactive)
+            .finish()
+    }
+}
+
+impl fmt::Debug for RunProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { command, args, cwd, env, timeout, max_output_bytes } = self;
+        f.debug_struct("RunProcess")
+            .field("command", command)
+            .field("args", args)
+            .field("cwd", cwd)
+            .field("env", &env.keys())
+            .field("timeout", timeout)
+            .field("max_output_bytes", max_output_bytes)
+            .finish()
+    }
+}
+
 /// Selects log entries of a process. The default is all of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
@@ -190,4 +220,21 @@ impl LogQuery {
 fn milliseconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     let milliseconds = duration.map_or(0, |duration| duration.as_millis().max(1));
     serializer.serialize_u64(u64::try_from(milliseconds).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CreateProcess, RunProcess};
+
+    #[test]
+    fn the_values_of_variables_are_hidden_from_debug() {
+        let create = format!("{:?}", CreateProcess::new("sh").args(["-c"]).env("API_KEY", "s3cret"));
+        let run = format!("{:?}", RunProcess::new("sh").args(["-c"]).env("API_KEY", "s3cret"));
+        for shown in [create, run] {
+            assert!(
+                shown.contains("API_KEY") && shown.contains("-c") && !shown.contains("s3cret"),
+                "{shown}"
+            );
+        }
+    }
 }

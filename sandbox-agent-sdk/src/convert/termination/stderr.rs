@@ -81,6 +81,17 @@ impl StderrOutput {
         }
     }
 
+    /// Cuts off what exceeds the bounds of [`from_text`](Self::from_text).
+    fn within_bounds(mut self) -> Self {
+        let length = |part: &Option<String>| part.as_ref().map_or(0, String::len);
+        if length(&self.head) + length(&self.tail) > 2 * PART_BYTES {
+            let end = self.tail.as_deref().or(self.head.as_deref()).map(|tail| last_bytes(tail).to_owned());
+            self.head = self.head.map(|head| first_bytes(&head).to_owned());
+            (self.tail, self.truncated) = (end, true);
+        }
+        self
+    }
+
     /// Returns the last known lines, at most `count`, oldest first.
     #[must_use]
     pub fn last_lines(&self, count: usize) -> Vec<&str> {
@@ -124,7 +135,7 @@ impl From<Map<String, Value>> for StderrOutput {
         let tail = fields.string(&["tail"]);
         let truncated = fields.bool(&["truncated"]).unwrap_or(tail.is_some());
         let total_lines = fields.unsigned(&["totalLines", "total_lines"]);
-        Self { head, tail, truncated, total_lines, other: fields.rest() }
+        Self { head, tail, truncated, total_lines, other: fields.rest() }.within_bounds()
     }
 }
 
@@ -197,6 +208,29 @@ mod tests {
             let kept = StderrOutput::from_text(&text);
             assert!(kept.truncated);
             assert!(kept.head.unwrap().len() <= PART_BYTES && kept.tail.unwrap().len() <= PART_BYTES);
+        }
+    }
+
+    #[test]
+    fn output_in_parts_stays_small_too() {
+        let long = "é".repeat(1 << 20);
+        for value in [
+            json!({"head": long, "tail": long, "truncated": true, "totalLines": 7}),
+            json!({"head": long, "totalLines": 7}),
+            json!({"tail": long, "totalLines": 7}),
+        ] {
+            let kept: StderrOutput = serde_json::from_value(value.clone()).unwrap();
+            assert!(kept.truncated && kept.total_lines == Some(7));
+            for part in [&kept.head, &kept.tail] {
+                assert!(part.as_ref().is_none_or(|part| part.len() <= PART_BYTES));
+            }
+            assert_eq!(kept.tail.is_some(), value.get("tail").is_some() || value.get("head").is_some());
+            let again: StderrOutput = serde_json::from_value(serde_json::to_value(&kept).unwrap()).unwrap();
+            assert_eq!(again, kept);
+        }
+        for (bytes, whole) in [(2 * PART_BYTES, true), (2 * PART_BYTES + 1, false)] {
+            let kept: StderrOutput = serde_json::from_value(json!({"head": "x".repeat(bytes)})).unwrap();
+            assert_eq!(!kept.truncated, whole, "{bytes}");
         }
     }
 

@@ -129,6 +129,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::StoreError;
+    use crate::sessions::store::StoredError;
 
     #[test]
     fn an_error_is_safe_to_print_whatever_a_session_or_a_transcript_says() {
@@ -142,8 +143,9 @@ mod tests {
             StoreError::Unreadable { id: text(), source: Arc::new(io::Error::other("damaged")) },
             StoreError::Transcript { line: 1, reason: text() },
         ];
-        for error in errors {
-            let shown = error.to_string();
+        let stored = StoredError { message: text(), ..StoredError::default() };
+        let shown = errors.iter().map(ToString::to_string).chain([stored.to_string()]);
+        for shown in shown {
             assert!(!shown.contains(char::is_control) && shown.contains("owned"), "{shown:?}");
         }
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::RecordPatch;
+use crate::convert::text::printable;
 use crate::error::RpcError;
 use crate::sessions::status::StatusEvent;
 use crate::thread::{AgentResult, ResultRules, TurnFailure};
@@ -128,7 +129,7 @@ fn assumed() -> bool {
 /// A stored error: its text, its cause and its classification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", default)]
-#[error("{message}")]
+#[error("{}", printable(message))]
 #[non_exhaustive]
 pub struct StoredError {
     /// The text of the error.

@@ -150,6 +150,58 @@ async fn agent_requests_above_the_limit_of_bytes_are_refused() {
     }
 }
 
+/// A handler whose responses are `SIZED` bytes long.
+struct Sized;
+
+const SIZED: usize = 1000;
+
+impl AgentHandler for Sized {
+    async fn other(&self, request: AgentRequest) -> Result<Value, RpcError> {
+        let empty = json!({"jsonrpc": "2.0", "id": request.id(), "result": ""}).to_string();
+        Ok("x".repeat(SIZED - empty.len()).into())
+    }
+}
+
+#[tokio::test]
+async fn responses_under_way_above_the_limit_of_bytes_are_replaced_by_errors() {
+    for (limit, replaced) in [(2 * SIZED - 1, 1), (2 * SIZED, 0), (2 * SIZED + 1, 0)] {
+        // The first responses are never taken, so that they stay under way.
+        let server = deaf().await;
+        let limits = Limits::default().response_bytes(limit);
+        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Sized).build().unwrap();
+        let mut events = client.events();
+        session(&client).await;
+        ask(&server, 2);
+        eventually("both responses", || responses(&server).len() >= 2).await;
+        let errors = responses(&server).iter().filter(|body| body["error"]["code"] == -32603).count();
+        assert_eq!(errors, replaced, "{limit}");
+        let mut seen = until_end(&mut events).await;
+        seen.drain(&mut events);
+        let too_large = |event: &&Event| matches!(event, Event::ResponseLost { error: Error::ResponseTooLarge { size: SIZED, limit: l }, .. } if *l == limit);
+        assert_eq!(seen.events.iter().filter(too_large).count(), replaced, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn requests_above_the_limit_are_refused_only_if_the_filter_selects_them() {
+    let server = RawServer::obliging().await;
+    let limits = Limits::default().open_requests(0);
+    let client = AcpHttpClient::builder(&server.url)
+        .limits(limits)
+        .refuse_if(|params| params.as_str().contains("1"))
+        .build()
+        .unwrap();
+    let mut events = client.events();
+    session(&client).await;
+    ask(&server, 3);
+    let seen = until_end(&mut events).await;
+    eventually("the refusal", || !responses(&server).is_empty()).await;
+    within("another request", handshake(&client)).await.unwrap();
+    let refused: Vec<_> = responses(&server).iter().map(|body| body["id"].clone()).collect();
+    assert_eq!(refused, [1]);
+    assert_eq!(lost(&seen), 0, "the others were not for this client");
+}
+
 #[tokio::test]
 async fn refusals_above_the_limit_are_reported() {
     for count in [2, 3, 4] {
@@ -235,6 +287,25 @@ async fn cookies_above_the_limit_replace_the_oldest() {
         cookies.sort_unstable();
         let expected: Vec<_> = (count - count.min(5)..count).map(|n| format!("c{n}={n}")).collect();
         assert_eq!(cookies, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_id_is_used_up_to_the_limit_and_not_above() {
+    for (bytes, used) in [(63, true), (64, true), (65, false)] {
+        let server = RawServer::start(move |method, body| match method {
+            "GET" => Reply::Stream,
+            _ => Reply::result(body, result(body)).header("x-acp-connection-id", "c".repeat(bytes)),
+        })
+        .await;
+        let limits = Limits::default().id(64);
+        let dialect = acp_http_client::Dialect::EARLY;
+        let client = AcpHttpClient::builder(&server.url).dialect(dialect).limits(limits).build().unwrap();
+        within("the handshake", handshake(&client)).await.unwrap();
+        within("another request", client.request::<Value>("_x/y", &json!({})).into_future()).await.unwrap();
+        let posts = server.received().into_iter().filter(|request| request.method == "POST");
+        let sent = posts.skip(1).any(|request| request.header("x-acp-connection-id").is_some());
+        assert_eq!(sent, used, "{bytes}");
     }
 }
 

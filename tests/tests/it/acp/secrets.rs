@@ -140,3 +140,32 @@ async fn redirects_are_not_followed() {
     assert!(!shown.contains(SECRET), "a secret in the target is not shown: {shown}");
     assert!(elsewhere.requests().is_empty());
 }
+
+#[tokio::test]
+async fn a_token_sent_over_plain_http_to_another_host_is_warned_about_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _default = tracing::subscriber::set_default(subscriber);
+    let server = acp_server(|_| numbered(1)).start().await;
+    // The names resolve to this machine, so nothing leaves it.
+    let (with, without) = ("acp-with-token.example", "acp-without-token.example");
+    let http = acp_http_client::http_client_builder().no_proxy();
+    let http = http.resolve(with, server.address()).resolve(without, server.address()).build().unwrap();
+    for (host, token) in [("127.0.0.1", true), (without, false), (with, true), (with, true)] {
+        let url = format!("http://{host}:{}", server.address().port());
+        let mut builder = acp_http_client::AcpHttpClient::builder(&url).http_client(http.clone());
+        if token {
+            builder = builder.token(SECRET);
+        }
+        let client = builder.build().unwrap();
+        session(&client).await;
+    }
+    let written = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(written.lines().filter(|line| line.contains("plain http")).count(), 1, "{written}");
+    assert!(written.contains(with) && !written.contains(without) && !written.contains(SECRET), "{written}");
+}

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use acp_http_client::{AcpHttpClient, Dialect, Event, Timeouts};
+use acp_http_client::{AcpHttpClient, Dialect, Event, Limits, Timeouts};
 use sdk_tests::{eventually, handshake, prompt, session, within};
 use serde_json::json;
 use tracing::{
@@ -17,7 +17,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, layer::SubscriberExt, registry::LookupSpan};
 
-use super::raw::RawServer;
+use super::raw::{RawServer, Reply, result};
 
 const TOKEN: &str = "t0ken-of-the-traces";
 const PROMPT: &str = "words-of-the-prompt";
@@ -130,4 +130,106 @@ async fn a_connection_and_each_call_have_a_span_with_the_connection_and_no_conte
             assert!(!value.contains(content), "{content} is traced: {value}");
         }
     }
+}
+
+/// The output of a subscriber that writes text, as most programs have one.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_hostile_agent_and_server_write_no_escapes_and_no_lines_of_their_own() {
+    const HOSTILE: &str = "x\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\nERROR forged: all is lost\r";
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _default = tracing::subscriber::set_default(subscriber);
+
+    let problem =
+        json!({"type": "about:blank", "status": 400, "title": HOSTILE, "detail": HOSTILE}).to_string();
+    let server = RawServer::start(move |method, body| match method {
+        "GET" => Reply::Stream,
+        "POST" if body["method"] == "_x/refused" => {
+            let error = json!({"code": -1, "message": HOSTILE, "data": HOSTILE});
+            Reply::Response(
+                200,
+                vec![("content-type".into(), "application/json".into())],
+                json!({"jsonrpc": "2.0", "id": body["id"], "error": error}).to_string(),
+            )
+        }
+        "POST" if body["method"].is_string() => Reply::result(body, result(body)),
+        _ => Reply::Response(
+            400,
+            vec![("content-type".into(), "application/problem+json".into())],
+            problem.clone(),
+        ),
+    })
+    .await;
+    let limits = Limits::default().open_requests(2).refusals(0);
+    let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+    let mut events = client.events();
+    session(&client).await;
+    let ask = |id: usize| {
+        let id = format!("{HOSTILE}{id}");
+        server
+            .event(&json!({"jsonrpc": "2.0", "id": id, "method": HOSTILE, "params": {"sessionId": HOSTILE}}));
+    };
+    // The first are answered, which the server refuses; then one is repeated.
+    (0..2).chain([0]).for_each(ask);
+    let mut lost = 0;
+    while lost < 2 {
+        let event = within("a lost response", events.recv()).await.unwrap();
+        lost += usize::from(matches!(event, Event::ResponseLost { .. }));
+    }
+    server.event(&json!({"jsonrpc": "2.0", "id": HOSTILE, "result": HOSTILE}));
+    server.event(&json!({"jsonrpc": "2.0", "method": HOSTILE, "params": HOSTILE}));
+    server.send(format!("id: {}\ndata: {{\n\n", HOSTILE.replace(['\n', '\r'], "")));
+    within("the error", client.request::<serde_json::Value>("_x/refused", &json!({})).into_future())
+        .await
+        .unwrap_err();
+    within("the close", client.close()).await;
+
+    let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(written.contains("response to the agent was not delivered"), "{written}");
+    for line in written.lines() {
+        assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+        assert!(!line.starts_with("ERROR forged"), "{written}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_dropped_are_logged_once_in_a_row() {
+    let recorder = Recorder::default();
+    let subscriber = tracing_subscriber::registry().with(recorder.clone());
+    let _default = tracing::subscriber::set_default(subscriber);
+    let server = RawServer::obliging().await;
+    let limits = Limits::default().open_requests(0).refusals(0);
+    let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+    let mut events = client.events();
+    session(&client).await;
+    for id in 0..100 {
+        server.event(&json!({"jsonrpc": "2.0", "id": id, "method": "_x/y", "params": {"n": id}}));
+    }
+    let mut lost = 0;
+    while lost < 100 {
+        let event = within("a lost response", events.recv()).await.unwrap();
+        lost += usize::from(matches!(event, Event::ResponseLost { .. }));
+    }
+    let is_warning = |event: &&(Fields, Vec<&str>)| event.0.0.contains_key("error");
+    let warnings = recorder.0.lock().unwrap().events.iter().filter(is_warning).count();
+    assert_eq!(warnings, 1);
 }

@@ -32,6 +32,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".vscode",
     ".idea",
     ".zed",
+    ".vim",
     ".vimrc",
     ".exrc",
     ".nvimrc",
@@ -68,6 +69,15 @@ pub(super) const DEFAULT: &[&str] = &[
     ".cshrc",
     ".tcshrc",
     ".login",
+    ".config/autostart",
+    ".config/fish",
+    ".config/git",
+    ".config/mise",
+    ".config/nvim",
+    ".config/systemd",
+    ".mise.toml",
+    "mise.toml",
+    ".Rprofile",
     ".inputrc",
     ".xinitrc",
     ".xprofile",
@@ -93,32 +103,36 @@ impl Denied {
         self.0.extend(names.into_iter().map(Into::into));
     }
 
-    /// Returns whether a component of this path has one of the names.
+    /// Returns whether a component of this path has one of the names, or successive ones have the parts of a name with
+    /// slashes.
     ///
     /// The comparison ignores letter case and invisible characters, as some file systems do. It also ignores trailing
     /// dots and spaces and the name of a stream, and accepts short names of six characters, as Windows does.
     pub(super) fn matches(&self, path: &Path) -> bool {
-        let mut names = path.components().filter_map(|part| match part {
+        let names = path.components().filter_map(|part| match part {
             Component::Normal(name) => Some(name.to_string_lossy()),
             _ => None,
         });
-        names.any(|name| {
-            let name = folded(name.split(':').next().unwrap_or_default());
-            let name = name.trim_end_matches(['.', ' ']);
-            self.0
-                .iter()
-                .map(|denied| folded(denied))
-                .any(|denied| denied == name || is_short_for(name, &denied))
+        let names: Vec<_> = names
+            .map(|name| {
+                let name = folded(name.split(':').next().unwrap_or_default());
+                name.trim_end_matches(['.', ' ']).to_owned()
+            })
+            .collect();
+        self.0.iter().any(|denied| {
+            let denied: Vec<_> = denied.split('/').map(folded).collect();
+            let is = |(name, denied): (&String, &String)| name == denied || is_short_for(name, denied);
+            names.windows(denied.len()).any(|names| names.iter().zip(&denied).all(is))
         })
     }
 
     /// Whether a file of this name and content makes its directory a git repository.
     pub(super) fn is_repository(&self, name: &OsStr, content: &str) -> bool {
         let protects_git = self.0.iter().any(|denied| denied == ".git");
-        let content = content.trim_ascii();
-        // A reference, or the id of a commit.
-        let is_head = content.starts_with("ref:")
-            || (matches!(content.len(), 40 | 64) && content.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let content = content.trim_ascii().as_bytes();
+        // A reference, or the id of a commit. Git ignores what follows the id.
+        let is_id = content.get(..40).is_some_and(|id| id.iter().all(u8::is_ascii_hexdigit));
+        let is_head = is_id || content.starts_with(b"ref:");
         protects_git && is_head && folded(&name.to_string_lossy()) == folded(HEAD)
     }
 }
