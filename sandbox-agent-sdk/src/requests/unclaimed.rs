@@ -42,13 +42,16 @@ struct Inner {
     claimed: Arc<AtomicBool>,
 }
 
+/// Returns the tool call of a permission request as it was reported before.
+type Reported = Box<dyn FnOnce(&Params) -> Option<ToolCall> + Send>;
+
 /// The resources that a claim needs.
 pub(crate) struct Open {
     pub(crate) responder: Responder,
     /// Creates the resources that are held while the claimed request is open.
     pub(crate) hold: Box<dyn FnOnce() -> Held + Send>,
     /// Returns what was reported about the tool call of a permission request.
-    pub(crate) reported: Box<dyn FnOnce(&Params) -> Option<ToolCall> + Send>,
+    pub(crate) reported: Reported,
 }
 
 /// A request that the application has claimed and must respond to.

@@ -109,7 +109,8 @@ async fn a_turn_with_a_message_that_cannot_be_read_is_incomplete() {
     };
     let unreadable =
         |session: &str| update(session, &format!(r#"{{"type":"text","text":"hi","x":{}}}"#, deep()));
-    let table: [(&str, &dyn Fn(&str) -> String, bool); 7] = [
+    type Message<'a> = &'a dyn Fn(&str) -> String;
+    let table: [(&str, Message<'_>, bool); 7] = [
         ("an update", &unreadable, true),
         ("an update without a session", &|_| unreadable("").replace(r#""sessionId":"","#, ""), true),
         ("another session's update", &|_| unreadable("another"), false),

@@ -164,8 +164,9 @@ async fn every_call_that_names_no_session_is_repeated_after_a_server_restart() {
     let server = MockServer::builder().agent("mock", script).start().await;
     let client = &client(&server, ServerKind::PerAgent);
     session(client).await;
-    type Call<'a> = futures::future::BoxFuture<'a, Result<(), Error>>;
-    let calls: [(&str, fn(&SandboxAgentClient) -> Call<'_>); 6] = [
+    type Called<'a> = futures::future::BoxFuture<'a, Result<(), Error>>;
+    type Call = fn(&SandboxAgentClient) -> Called<'_>;
+    let calls: [(&str, Call); 6] = [
         ("list_sessions", |client| {
             Box::pin(async { client.list_sessions(ListSessions::all()).all().await.map(drop) })
         }),
@@ -220,12 +221,12 @@ async fn disconnecting_does_not_wait_for_code_of_the_application() {
     for kind in KINDS {
         let ask = Step::AskPermission(Permission::new(ToolCall::new("t", "Run")));
         let server = MockServer::builder().agent("mock", Script::steps(vec![ask])).start().await;
-        let (entered, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+        let (entered, mut waiting) = tokio::sync::mpsc::channel(1);
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = std::sync::Mutex::new(released);
         // A policy that blocks the thread that reads the connection.
         let policy = move |_: &PermissionRequest| {
-            entered.send(()).unwrap();
+            entered.try_send(()).unwrap();
             let _ = released.lock().unwrap().recv();
             PermissionDecision::Refuse
         };
