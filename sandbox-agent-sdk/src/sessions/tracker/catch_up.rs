@@ -152,6 +152,8 @@ impl Tracker {
         let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
         let has_ended = before.details.termination_info.is_some() && is_present;
+        // On the same server everything up to the position is stored, also if nothing follows it.
+        let stored_to = scan.is_proven.then_some(position.offset);
         let (claim, claimed_at) = claimed.unzip();
         let claimed_at = claimed_at.flatten().map_or(u64::MAX, |position| position.offset);
         let mut caught_up = sort(
@@ -168,8 +170,9 @@ impl Tracker {
             *is_heard = self.has_stored_updates(&turn.turn_id).await?;
         }
         self.settle_requests(&open, &mut caught_up, incarnation);
-        if let (Some(owned), Some(end), true) = (&mut self.owned, caught_up.end, is_present) {
-            owned.scanned = Some((moment, end.offset));
+        let scanned_to = caught_up.end.map(|end| end.offset).max(stored_to);
+        if let (Some(owned), Some(to), true) = (&mut self.owned, scanned_to, is_present) {
+            owned.scanned = Some((moment, to));
         }
         caught_up.is_remote = !is_present;
         Ok(caught_up)
