@@ -179,9 +179,9 @@ impl Connection {
     }
 
     #[cfg(feature = "sessions")]
-    /// Leaves the endpoint, with its agent, to another process when the connection ends.
-    pub(crate) fn leave_endpoint(&self) {
-        self.shared.left.store(true, Ordering::Release);
+    /// Whether the endpoint, with its agent, is left to another process when the connection ends.
+    pub(crate) fn leave_endpoint(&self, is_left: bool) {
+        self.shared.left.store(is_left, Ordering::Release);
     }
 
     /// Routes an agent request that another reader of the stream received, as one that is addressed to this client.

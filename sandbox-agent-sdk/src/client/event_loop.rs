@@ -155,9 +155,8 @@ impl EventLoop {
             }
             wire::Event::UnmatchedResponse { id, raw, origin, event_id } if self.hub.has_logs() => {
                 let position = self.position(&event_id, raw.as_bytes());
-                if let Some(record) = response_record(&self.shared.limits, &id, &raw) {
-                    self.hub.log(record, position, Origin::from_wire(origin));
-                }
+                let record = response_record(&self.shared.limits, &id, &raw);
+                self.hub.log(record, position, Origin::from_wire(origin));
             }
             // Responses go to their calls.
             _ => {}

@@ -386,7 +386,7 @@ impl Opened {
             }
             wire::Event::UnmatchedResponse { id, raw, event_id, .. } => {
                 let position = self.position(event_id.as_ref(), raw.as_bytes());
-                (response_record(&self.limits, &id, &raw)?, position)
+                (response_record(&self.limits, &id, &raw), position)
             }
             wire::Event::Gap { from, to, .. } => (LogRecord::Missing(Gap { from, to }), None),
             wire::Event::Restarted { .. } => (LogRecord::Event(Event::ServerRestarted), None),
@@ -484,18 +484,24 @@ pub(super) fn request_record(
     }
 }
 
-/// The record of a response to a request of another client.
-pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire::Json) -> Option<LogRecord> {
-    limits.check(BodyKind::Message, "response", raw.as_bytes()).ok()?;
-    let mut message: Value = serde_json::from_str(raw.as_str()).ok()?;
-    let result = match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
-        Some(error) => {
-            let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "the error cannot be decoded");
-            Err(serde_json::from_value(error).unwrap_or(unknown))
-        }
-        None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),
+/// The record of a response to a request of another client. One that cannot be decoded is an error: the request has ended.
+pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire::Json) -> LogRecord {
+    let undecoded = |reason: String| {
+        RpcError::new(RpcError::INTERNAL_ERROR, format!("the response cannot be decoded: {reason}"))
     };
-    Some(LogRecord::Response { request_id: id_text(id), result })
+    let admitted = limits.check(BodyKind::Message, "response", raw.as_bytes());
+    let message = admitted.map_err(|error| undecoded(error.to_string())).and_then(|_| {
+        serde_json::from_str::<Value>(raw.as_str()).map_err(|error| undecoded(error.to_string()))
+    });
+    let result = message.and_then(|mut message| {
+        match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
+            Some(error) => {
+                Err(serde_json::from_value(error).unwrap_or_else(|error| undecoded(error.to_string())))
+            }
+            None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),
+        }
+    });
+    LogRecord::Response { request_id: id_text(id), result }
 }
 
 /// The id of a request as text.

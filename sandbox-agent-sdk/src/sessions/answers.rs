@@ -95,11 +95,17 @@ async fn serve(shared: Arc<Shared>, inbox: Mailbox, request: AgentRequest) -> Re
 /// Stores that this process begins with a request. Returns whether it may: it owns the session, and nothing has begun
 /// with the request before.
 async fn begin(shared: &Shared, inbox: &Mailbox, rpc_id: &str, method: &str) -> Result<bool, StoreError> {
-    let Some(mut view) = shared.tracked(inbox.session()).map(|handle| handle.view) else { return Ok(false) };
+    // Nothing else serves the requests of a session that was deleted during its turn.
+    let is_deleted = async || Ok(shared.in_time(shared.store.get(inbox.session())).await?.is_none());
+    let Some(mut view) = shared.tracked(inbox.session()).map(|handle| handle.view) else {
+        return is_deleted().await;
+    };
     let mut refused = None;
     loop {
         let owned = view.wait_for(|view| view.fence.is_some() && view.fence != refused).await;
-        let Ok((fence, turn)) = owned.map(|view| (view.fence, view.turn.clone())) else { return Ok(false) };
+        let Ok((fence, turn)) = owned.map(|view| (view.fence, view.turn.clone())) else {
+            return is_deleted().await;
+        };
         let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
         let now = SystemTime::now().into();
         let event = entry.about(Some(rpc_id.to_owned())).into_event(0, now, turn.as_deref());
@@ -113,6 +119,7 @@ async fn begin(shared: &Shared, inbox: &Mailbox, rpc_id: &str, method: &str) -> 
             }
             // Another process has the session, or this one has acquired it again.
             Err(StoreError::OwnershipLost { .. }) => refused = fence,
+            Err(StoreError::NotFound { .. }) => return Ok(true),
             Err(error) => return Err(error),
         }
     }

@@ -13,28 +13,84 @@ pub(super) fn is_lost_unsent(error: &Error) -> bool {
 
 /// Whether a failure says that the agent does not have the session.
 pub(super) fn is_unknown_session(error: &Error) -> bool {
-    /// The code of agents for a session that they do not have.
+    /// The code of agents for something that they do not have.
     const NOT_FOUND: i64 = -32002;
-    /// The words of agents that use another code.
-    const GONE: [&str; 5] = ["not found", "unknown", "no previous", "no such", "does not exist"];
-    let says_gone = |words: &str, is_about_session: bool| {
-        let words = words.to_lowercase();
-        (is_about_session || words.contains("session")) && GONE.iter().any(|gone| words.contains(gone))
-    };
     match error {
-        Error::Http(http) if http.status == 400 => {
+        Error::Http(http) => {
             let problem = error.problem();
-            let detail = problem.and_then(|problem| problem.detail.as_deref()).unwrap_or_default();
-            says_gone(detail, problem.is_some_and(|problem| problem.session_id().is_some()))
+            // Any server or proxy may send the status 404.
+            let is_named = problem.is_some_and(|problem| {
+                matches!(problem.short_kind(), "session_not_found" | "client_not_found")
+            });
+            let text =
+                problem.map_or(http.body.as_str(), |problem| problem.detail.as_deref().unwrap_or_default());
+            matches!(http.status, 404 | 410) && is_named
+                || matches!(http.status, 400 | 404 | 410) && says_unknown_session(text)
         }
-        Error::Http(http) => matches!(http.status, 404 | 410),
         Error::Rpc { error, .. } => {
             let member = |name: &str| error.data.as_ref()?.get(name)?.as_str();
-            let words = format!("{} {}", error.message, member("details").unwrap_or_default());
-            error.code == NOT_FOUND || says_gone(&words, member("sessionId").is_some())
+            let message = error.message.as_str();
+            // A message about the session that the data names need not name it.
+            let about = member("sessionId").map(|_| format!("session {message}"));
+            let texts = [Some(message), about.as_deref(), member("details")];
+            let is_named = texts.into_iter().flatten().any(says_unknown_session);
+            let resource = || message.to_lowercase().starts_with("resource not found");
+            let is_path = |text: &str| text.contains(['/', '\\']);
+            is_named
+                || error.code == NOT_FOUND
+                    && resource()
+                    && !is_path(message)
+                    && !member("uri").is_some_and(is_path)
         }
         _ => false,
     }
+}
+
+/// Whether a text says that a session is unknown: these words are next to each other, but for the id of the session.
+fn says_unknown_session(text: &str) -> bool {
+    const SESSION: [&str; 8] = [
+        "session",
+        "sessions",
+        "sessionid",
+        "session_id",
+        "session-id",
+        "acp-session-id",
+        "conversation",
+        "thread",
+    ];
+    /// Words that say nothing between the others.
+    const FILLERS: [&str; 9] = ["id", "is", "was", "does", "did", "could", "be", "the", "with"];
+    let text = text.to_lowercase();
+    let quotes = |c: char| matches!(c, '\'' | '"' | '`');
+    let is_id = |word: &str| word.contains(|c: char| c.is_ascii_digit()) || word.starts_with(quotes);
+    // Each word, and whether a sentence or an id follows it.
+    let mut words: Vec<(&str, bool)> = Vec::new();
+    for raw in text.split_whitespace() {
+        let word = raw.trim_matches(|c: char| !c.is_alphanumeric() && !quotes(c));
+        let is_end = raw.ends_with(['.', ':', ',', ';']);
+        match words.last_mut() {
+            Some((_, ends)) if is_id(word) => *ends = true,
+            _ if word.is_empty() || is_id(word) || FILLERS.contains(&word) => {}
+            _ => words.push((word, is_end)),
+        }
+    }
+    if let Some((_, ends)) = words.last_mut() {
+        *ends = true;
+    }
+    let is_session = |word: Option<&(&str, bool)>| word.is_some_and(|(word, _)| SESSION.contains(word));
+    words.iter().enumerate().any(|(n, (word, ends))| {
+        let next = |k: usize| words.get(n + k).map(|(word, _)| *word);
+        match *word {
+            "not" => matches!(next(1), Some("found" | "exist")) && n > 0 && is_session(words.get(n - 1)),
+            "doesn't" => next(1) == Some("exist") && n > 0 && is_session(words.get(n - 1)),
+            "unknown" if *ends && n > 0 && is_session(words.get(n - 1)) => true,
+            "unknown" | "such" | "previous" | "no" => {
+                let follows = |(_, ends): &(&str, bool)| *ends || next(2) == Some("found");
+                is_session(words.get(n + 1)) && words.get(n + 1).is_some_and(follows)
+            }
+            _ => false,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -57,7 +113,20 @@ mod tests {
                 json!({"details": "No previous sessions found for this project."}),
                 true,
             ),
+            (-32002, "no such session", Value::Null, true),
+            (-32002, "Resource not found", json!({"uri": "0198-a"}), true),
+            (-32602, "Session 'ses_1' does not exist", Value::Null, true),
+            (-32602, "unknown session: ses_1", Value::Null, true),
+            (-32602, "Session could not be found: ses_1", Value::Null, true),
             (-32603, "Internal error", json!({"details": "Request was aborted."}), false),
+            (-32603, "Unknown error", json!({"sessionId": "s1"}), false),
+            (-32603, "failed to load session: model not found", Value::Null, false),
+            (-32603, "model not found", json!({"sessionId": "s1"}), false),
+            (-32602, "Unknown session mode: plan", Value::Null, false),
+            (-32602, "no session mode `plan`", Value::Null, false),
+            (-32002, "Resource not found: /work/notes.md", Value::Null, false),
+            (-32002, "Resource not found", json!({"uri": "file:///work/notes.md"}), false),
+            (-32002, "command not found", Value::Null, false),
             (-32603, "the model is overloaded", Value::Null, false),
             (-32000, "session is busy", Value::Null, false),
         ];
@@ -76,6 +145,14 @@ mod tests {
             (400, r#"{"title":"Bad Request","detail":"invalid JSON body: expected value"}"#, false),
             (400, "missing field `cwd`", false),
             (404, r#"{"type":"urn:sandbox-agent:error:session_not_found"}"#, true),
+            (404, r#"{"type":"urn:sandbox-agent:error:client_not_found","sessionId":"s"}"#, true),
+            (404, "unknown Acp-Session-Id", true),
+            (404, "<html>404 Not Found</html>", false),
+            (
+                404,
+                r#"{"type":"urn:sandbox-agent:error:invalid_request","detail":"endpoint not found"}"#,
+                false,
+            ),
             (500, "session not found", false),
         ];
         for (status, body, unknown) in table {

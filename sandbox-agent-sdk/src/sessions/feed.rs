@@ -284,6 +284,8 @@ impl Feed {
     pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) -> bool {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
+        // A turn that is sent again may be in another session of the agent.
+        state.turns.retain(|_, running| running.id != turn);
         let (id, inbox) = (turn.to_owned(), Arc::clone(inbox));
         let turn = RunningTurn { id, request: None, is_unordered: false, inbox };
         state.turns.insert(agent_session.to_owned(), turn);
@@ -499,9 +501,15 @@ impl State {
             // Nothing says which session they were of.
             Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {
                 let Some(entry) = Entry::of(event, None) else { return };
-                for route in self.routes.values() {
-                    // What does not fit is counted in its position.
-                    let _ = route.inbox.push(entry.clone());
+                let routed = self.routes.values().map(|route| &route.inbox);
+                let proposed = self.candidates.values().flatten();
+                let mut reached: Vec<&Mailbox> = Vec::new();
+                for inbox in routed.chain(proposed) {
+                    if !reached.iter().any(|other| Arc::ptr_eq(other, inbox)) {
+                        // What does not fit is counted in its position.
+                        let _ = inbox.push(entry.clone());
+                        reached.push(inbox);
+                    }
                 }
             }
             _ => {}

@@ -16,8 +16,8 @@ use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
 use super::options::StoreOptions;
 use super::store::{
-    EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError,
-    StreamPosition,
+    AgentSession, Append, EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo, SessionRecord,
+    SessionStore, StoreError, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
@@ -33,6 +33,12 @@ use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
 
 /// The longest time that a deadline may be away.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// How long to wait before a store that failed is tried again, at first and at most.
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long a store is given at least for one attempt.
+const SHORTEST: Duration = Duration::from_millis(500);
 
 /// What the stored sessions of a client share. Each session has a tracker, which owns its state.
 #[derive(Debug)]
@@ -289,6 +295,27 @@ impl Shared {
         result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
     }
 
+    /// Appends. A store that fails is tried again until the deadline: an event that is stored already is not stored twice.
+    pub(super) async fn append_until(&self, append: Append, deadline: Instant) -> Result<(), StoreError> {
+        StoreError::check_runtime()?;
+        let mut wait = FIRST_WAIT;
+        loop {
+            let limit = deadline.max(Instant::now() + SHORTEST);
+            let appended = tokio::time::timeout_at(limit, self.store.append(append.clone())).await;
+            let error = match appended {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => StoreError::timed_out("append"),
+            };
+            if !error.may_be_done() || Instant::now() >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(%error, session = append.session_id, "an append is tried again");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LAST_WAIT);
+        }
+    }
+
     pub(super) fn position(&self, incarnation: u64, at: Position) -> StreamPosition {
         StreamPosition { incarnation, offset: at.offset, fingerprint: Fingerprint(at.fingerprint) }
     }
@@ -307,14 +334,35 @@ impl Shared {
 
     /// Whether an endpoint is in use, as far as stored sessions say.
     pub(super) async fn is_in_use(&self, endpoint: &str, by: UsedBy<'_>) -> Result<bool, StoreError> {
-        let mut query = RecordQuery::counted().endpoint(endpoint);
+        let uses = |record: &SessionRecord| match by {
+            UsedBy::SessionsBut(id) => record.id != id,
+            UsedBy::OtherProcesses => record.owner.as_ref().is_some_and(|owner| *owner != self.owner),
+        };
+        self.any_record(RecordQuery::counted().endpoint(endpoint), uses).await
+    }
+
+    /// Whether another stored session is bound to the agent's session, in this incarnation of the server or a later one.
+    pub(super) async fn is_bound_since(
+        &self,
+        session: &AgentSession,
+        endpoint: &str,
+        (but, incarnation): (&str, u64),
+    ) -> Result<bool, StoreError> {
+        let is_bound = |record: &SessionRecord| {
+            let bound = record.agent_session.as_ref();
+            record.id != but && bound.is_some_and(|bound| bound.incarnation >= incarnation)
+        };
+        self.any_record(RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id), is_bound).await
+    }
+
+    async fn any_record(
+        &self,
+        mut query: RecordQuery,
+        is_it: impl Fn(&SessionRecord) -> bool,
+    ) -> Result<bool, StoreError> {
         loop {
             let page = self.in_time(self.store.list(&query)).await?;
-            let uses = |record: &SessionRecord| match by {
-                UsedBy::SessionsBut(id) => record.id != id,
-                UsedBy::OtherProcesses => record.owner.as_ref().is_some_and(|owner| *owner != self.owner),
-            };
-            match (page.records.iter().any(uses), page.next) {
+            match (page.records.iter().any(&is_it), page.next) {
                 (true, _) => return Ok(true),
                 (false, Some(next)) => query = query.after(next),
                 (false, None) => return Ok(false),
@@ -333,9 +381,7 @@ impl Shared {
         let using = self.is_in_use(&endpoint, UsedBy::OtherProcesses);
         // If the store does not say so, the next owner that finds the endpoint ends it.
         let is_used = !matches!(tokio::time::timeout_at(until, using).await, Ok(Ok(false)));
-        if is_used {
-            connection.leave_endpoint();
-        }
+        connection.leave_endpoint(is_used);
         is_used
     }
 

@@ -36,6 +36,10 @@ pub(crate) struct Gated {
     pub(crate) mute: AtomicBool,
     /// Acquiring fails while this is set, and so do appends without a prompt.
     pub(crate) refusing: AtomicBool,
+    /// Calls that are refused fail with an error of the database.
+    pub(crate) broken: AtomicBool,
+    /// What becomes of the response to the next append of a prompt, which is stored.
+    pub(crate) prompt_response: Mutex<Response>,
     /// How many appends were refused.
     refused: AtomicUsize,
 }
@@ -45,6 +49,14 @@ pub(crate) enum Slowness {
     None,
     Slow(Duration),
     Stuck,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Response {
+    #[default]
+    Arrives,
+    Lost,
+    Hangs,
 }
 
 impl Gated {
@@ -60,6 +72,8 @@ impl Gated {
             slowness: Mutex::new(Slowness::None),
             mute: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            prompt_response: Mutex::default(),
             refused: AtomicUsize::new(0),
         })
     }
@@ -69,6 +83,11 @@ impl Gated {
         while self.refused.load(Ordering::SeqCst) < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// How many appends were refused so far.
+    pub(crate) fn refusals(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
     }
 
     async fn wait(&self) {
@@ -96,7 +115,11 @@ impl Gated {
 
     fn refuse(&self) -> StoreError {
         self.refused.fetch_add(1, Ordering::SeqCst);
-        StoreError::Unavailable(Arc::new(std::io::Error::other("refusing")))
+        let source = Arc::new(std::io::Error::other("refusing"));
+        match self.broken.load(Ordering::SeqCst) {
+            true => StoreError::Database(source),
+            false => StoreError::Unavailable(source),
+        }
     }
 }
 
@@ -131,7 +154,13 @@ impl SessionStore for Gated {
                 return Err(self.refuse());
             }
             if has_prompt {
-                return self.store.append(append).await;
+                let appended = self.store.append(append).await;
+                let response = std::mem::take(&mut *self.prompt_response.lock().unwrap());
+                return match response {
+                    Response::Arrives => appended,
+                    Response::Lost => Err(StoreError::Unavailable(Arc::new(std::io::Error::other("lost")))),
+                    Response::Hangs => std::future::pending().await,
+                };
             }
             let _open = self.appending.lock().await;
             self.store.append(append).await

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mock_server::{Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{AgentRequest, Registration};
-use sandbox_agent_sdk::sessions::{StoredClient, StoredEventKind};
+use sandbox_agent_sdk::sessions::{SessionStore as _, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 use serde_json::json;
 
@@ -70,5 +70,34 @@ async fn a_write_runs_once_although_another_process_acquires_the_session() {
         let open = second.store().open("mine").await.unwrap();
         assert!(open.is_empty(), "{kind}: {open:#?}");
         drop(first);
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_a_session_that_was_deleted_during_its_turn_is_executed() {
+    for deletes_itself in [true, false] {
+        let script = Script::new(|_| {
+            let call = ToolCall::new("call-1", "Go on?");
+            vec![Step::AskPermission(Permission::new(call)), write("/one"), Step::Say("done".into())]
+        });
+        let world = World::new(ServerKind::Shared, script).await;
+        let writes = Arc::new(AtomicUsize::new(0));
+        let (client, sessions) = world.program().await;
+        let _counting = count_writes(&sessions, &writes);
+        let mut events = client.events().deciding();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(session.prompt("go")).await.unwrap();
+        let request = event(&mut events, |event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        })
+        .await;
+        match deletes_itself {
+            true => assert!(within(sessions.delete("mine")).await.unwrap()),
+            false => assert!(within(world.store().await.delete("mine")).await.unwrap()),
+        }
+        request.allow_once().unwrap();
+        within(turn.outcome()).await.unwrap();
+        assert_eq!(writes.load(Ordering::SeqCst), 1, "by itself: {deletes_itself}");
     }
 }

@@ -77,6 +77,7 @@ checks! {
     ownership {
         refuses_an_append_of_an_earlier_owner,
         refuses_a_fence_of_a_deleted_session,
+        ends_the_ownership_with_a_final_status,
         gives_a_session_to_one_of_many_that_expect_an_epoch,
         continues_where_the_previous_owner_had_scanned_to,
         ignores_what_an_owner_scanned_that_had_not_caught_up,

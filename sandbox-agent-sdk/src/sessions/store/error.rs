@@ -108,6 +108,11 @@ impl StoreError {
         matches!(self, Self::Unavailable(_))
     }
 
+    /// Whether the call may have been carried out, or may be when it is repeated.
+    pub(crate) fn may_be_done(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Database(_))
+    }
+
     /// Checks that there is a tokio runtime.
     pub(crate) fn check_runtime() -> Result<(), Self> {
         check_runtime().map_err(|_| Self::NoRuntime)

@@ -137,13 +137,24 @@ impl State {
         let record = &mut self.session(id)?.record;
         let ended = end(record, scanned_to)?;
         let record = record.clone();
-        let still_owns = |other: &SessionRecord| other.owner == owner && other.endpoint == endpoint;
-        if let (Some(owner), Some(endpoint)) = (&owner, &endpoint)
-            && !self.sessions.values().any(|stored| still_owns(&stored.record))
-        {
-            self.scanned.remove(&(owner.clone(), endpoint.clone()));
-        }
+        self.forget_scanned(owner, endpoint);
         Ok((record, ended))
+    }
+
+    /// Removes how far a process has scanned an endpoint if it owns no session there.
+    fn forget_scanned(&mut self, owner: Option<String>, endpoint: Option<String>) {
+        let still_owns = |stored: &Stored| stored.record.owner == owner && stored.record.endpoint == endpoint;
+        if !self.sessions.values().any(still_owns)
+            && let (Some(owner), Some(endpoint)) = (owner, endpoint)
+        {
+            self.scanned.remove(&(owner, endpoint));
+        }
+    }
+
+    fn delete(&mut self, id: &str) -> bool {
+        let Some(deleted) = self.sessions.remove(id) else { return false };
+        self.forget_scanned(deleted.record.owner, deleted.record.endpoint);
+        true
     }
 
     /// Ends the binding of another session to the agent's session of this one.
@@ -162,7 +173,7 @@ impl State {
     fn append(&mut self, append: Append, max_events: usize) -> Result<Appended, StoreError> {
         let stored = self.session(&append.session_id)?;
         append.admit(stored.record.fence(), stored.record.status)?;
-        let mut patched = None;
+        let (mut patched, before) = (None, (stored.record.owner.clone(), stored.record.endpoint.clone()));
         if !append.patch.is_empty() {
             let mut record = stored.record.clone();
             append.patch.apply(&mut record)?;
@@ -181,6 +192,9 @@ impl State {
         }
         if let Some(scanned_to) = append.scanned_to {
             self.advance(scanned_to);
+        }
+        if patched.as_ref().is_some_and(|patched| patched.owner != before.0) {
+            self.forget_scanned(before.0, before.1);
         }
         Ok(Appended::new(indexes, patched))
     }
@@ -356,7 +370,7 @@ impl SessionStore for MemoryStore {
     }
 
     fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool> {
-        self.with(|state| Ok(state.sessions.remove(id).is_some()))
+        self.with(|state| Ok(state.delete(id)))
     }
 
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool> {
@@ -364,7 +378,7 @@ impl SessionStore for MemoryStore {
             let is_unchanged = state.sessions.get(&record.id).is_some_and(|stored| {
                 (stored.record.revision, stored.record.last_index) == (record.revision, record.last_index)
             });
-            Ok(is_unchanged && state.sessions.remove(&record.id).is_some())
+            Ok(is_unchanged && state.delete(&record.id))
         })
     }
 

@@ -35,7 +35,7 @@ impl<T: Clone> Change<T> {
 #[non_exhaustive]
 pub struct RecordPatch {
     /// The status event. The store rejects it if [`SessionStatus::after`](crate::sessions::SessionStatus::after)
-    /// does.
+    /// does. A final status ends the ownership and increments the epoch.
     pub status: Option<StatusEvent>,
     /// The time of the last activity. It is ignored if the stored time is later.
     pub last_active_at: Option<Timestamp>,
@@ -128,6 +128,10 @@ impl RecordPatch {
             }
         }
         record.revision += 1;
+        if self.status.is_some() && record.status.is_terminal() {
+            // Nothing of the session happens any more. What an owner that does not know it still writes is rejected.
+            record.end_ownership(None);
+        }
         record.check()
     }
 }

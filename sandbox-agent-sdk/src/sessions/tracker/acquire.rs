@@ -58,10 +58,11 @@ impl Tracker {
         let deadline = self.shared.deadline();
         let mut wait = RIVAL_WAIT;
         loop {
+            let epoch = self.owned.as_ref().map(|owned| owned.fence.epoch);
             let acquired = self.acquire_once(wish).await;
-            if acquired.is_err() && self.owned.as_ref().is_some_and(|owned| !owned.is_live) {
-                // What the server has is not stored yet: nothing behind it may be stored before.
-                self.disown();
+            let is_unread = |owned: &Owned| !owned.is_live && Some(owned.fence.epoch) != epoch;
+            if acquired.is_err() && self.owned.as_ref().is_some_and(is_unread) {
+                self.leave_unread().await;
             }
             match acquired {
                 // Another process wants it at the same moment; one of the two is last, and has it.
@@ -71,6 +72,18 @@ impl Tracker {
                 }
                 acquired => return acquired,
             }
+        }
+    }
+
+    /// This process is the owner, and has not stored what the server has: nothing behind that may be stored before.
+    async fn leave_unread(&mut self) {
+        self.store_ends().await;
+        if self.owned.as_ref().is_some_and(|owned| owned.turn.is_some()) {
+            // The end of the turn is stored by this process, which alone knows whether its prompt was sent.
+            self.shared.feed.unroute(&self.inbox, None);
+            self.shared.feed.discard(self.inbox.take_events());
+        } else {
+            self.disown();
         }
     }
 
@@ -95,13 +108,13 @@ impl Tracker {
         let moment = self.shared.feed.now();
         let was_live = self.owned.as_ref().is_some_and(|owned| owned.fence.epoch == before.epoch);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
+        let endpoint = self.shared.endpoint(&client).await?;
         let acquired = self.become_owner(&before).await?;
         let record = acquired.record;
         if !was_live {
             self.lose_ownership();
         }
         let is_numbered = can.server != ServerKind::ConnectionId;
-        let endpoint = self.shared.endpoint(&client).await?;
         let is_here = record.endpoint.as_ref() == Some(&endpoint);
         let mut owned = Owned::new(&record, record.endpoint.clone().unwrap_or_default(), is_numbered);
         owned.turn = own_turn;

@@ -7,12 +7,12 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
-use super::writing::FIRST_WAIT;
 use super::{OpenTurn, Tracker};
 use crate::client::SessionClaim;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
+use crate::sessions::shared::FIRST_WAIT;
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
     StoredEventKind, StreamPosition, opens_request,
@@ -68,6 +68,16 @@ enum Source {
     Unreadable,
 }
 
+/// What the store has last of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Latest {
+    /// Something that shows that the turn ran.
+    Report,
+    /// A gap, which may hold the end of the turn.
+    Gap,
+    Unknown,
+}
+
 impl Source {
     /// Whether the session is restored although its stream could not be read.
     fn may_be_skipped(&self, error: &Error) -> bool {
@@ -91,7 +101,11 @@ impl Tracker {
         endpoint: &str,
     ) -> Result<CaughtUp, Error> {
         let shared = self.shared.clone();
-        let open = shared.in_time(shared.store.open(&self.id)).await?;
+        let mut open = shared.in_time(shared.store.open(&self.id)).await?;
+        // Their ends are known, and are stored with what is read.
+        let ended: Vec<_> =
+            self.unstored_ends.iter().filter(|end| end.kind == StoredEventKind::TurnEnded).collect();
+        open.turns.retain(|turn| !ended.iter().any(|end| end.turn_id == turn.prompt.turn_id));
         let newest = self.newest_turn().await?;
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let (own_turn, is_numbered) = (owned.turn.clone(), owned.is_numbered);
@@ -140,6 +154,11 @@ impl Tracker {
         };
         // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
         scan.is_other |= agent_session.incarnation < position.incarnation;
+        if !scan.is_proven && !scan.is_other {
+            // The server has dropped the event at the position. A session that got the same id since shows a restart.
+            let since = agent_session.incarnation + 1;
+            scan.is_other = shared.is_bound_since(agent_session, endpoint, (&self.id, since)).await?;
+        }
         let incarnation = match (&source, scan.is_other) {
             (Source::Other(_), _) => position.incarnation,
             (_, false) if scan.is_proven => {
@@ -151,6 +170,12 @@ impl Tracker {
         let is_present = source == Source::Present;
         let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
+        let latest = match &newest {
+            Some(turn_id) => self.latest_of(turn_id).await?,
+            None => Latest::Unknown,
+        };
+        // The response to the prompt may be among what is missing, unless the turn has reported something since.
+        scan.has_gaps |= latest == Latest::Gap && !scan.entries.iter().any(Entry::is_of_a_turn);
         let has_ended = before.details.termination_info.is_some() && is_present;
         // On the same server everything up to the position is stored, also if nothing follows it.
         let stored_to = scan.is_proven.then_some(position.offset);
@@ -164,10 +189,8 @@ impl Tracker {
             (is_ambiguous, was_seen, has_ended),
         );
         (caught_up.restarted, caught_up.claim) = (restarted, claim);
-        if let Some((turn, is_heard)) = &mut caught_up.running
-            && !*is_heard
-        {
-            *is_heard = self.has_stored_updates(&turn.turn_id).await?;
+        if let Some((_, is_heard)) = &mut caught_up.running {
+            *is_heard |= latest == Latest::Report;
         }
         self.settle_requests(&open, &mut caught_up, incarnation);
         let scanned_to = caught_up.end.map(|end| end.offset).max(stored_to);
@@ -244,24 +267,27 @@ impl Tracker {
         Ok(page.events.into_iter().next().and_then(|prompt| prompt.turn_id))
     }
 
-    /// Whether the agent has reported anything of its last turn, as far as is stored.
-    async fn has_stored_updates(&self, turn_id: &str) -> Result<bool, Error> {
+    /// What the store has last of the session's newest turn.
+    async fn latest_of(&self, turn_id: &str) -> Result<Latest, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
-        let kinds = kinds.into_iter().chain([StoredEventKind::Question]);
+        let kinds = kinds.into_iter().chain([StoredEventKind::Question, StoredEventKind::Gap]);
         let mut query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(100);
         loop {
             let page = self.shared.events(&query).await?;
             for event in &page.events {
                 if event.turn_id.as_deref() != Some(turn_id) || event.kind == StoredEventKind::Prompt {
-                    return Ok(false);
+                    return Ok(Latest::Unknown);
+                }
+                if event.kind == StoredEventKind::Gap {
+                    return Ok(Latest::Gap);
                 }
                 if is_of_a_turn(&event.kind, &event.payload) {
-                    return Ok(true);
+                    return Ok(Latest::Report);
                 }
             }
             match page.next {
                 Some(next) => query = query.after(next),
-                None => return Ok(false),
+                None => return Ok(Latest::Unknown),
             }
         }
     }
@@ -364,6 +390,7 @@ impl Tracker {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let mut append = Append::to(&self.id).fence(owned.fence);
         append.events = std::mem::take(&mut caught_up.events);
+        append.events.extend(self.unstored_ends.iter().cloned());
         append.patch = std::mem::take(&mut caught_up.patch);
         if !owned.is_numbered {
             append.events.extend(self.lost_mark());
@@ -376,6 +403,7 @@ impl Tracker {
         append.position = caught_up.end.map(|end| self.shared.position(owned.incarnation, end));
         self.shared.in_time(self.shared.store.append(append)).await?;
         self.lost = 0;
+        self.unstored_ends.clear();
         self.shared.feed.settle(self.lost_at.take());
         Ok(())
     }

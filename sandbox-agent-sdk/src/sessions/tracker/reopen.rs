@@ -15,8 +15,8 @@ use crate::sessions::feed::Moment;
 use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, RecordPatch, RecordQuery, SessionRecord, StoreError,
-    StoredEvent, StoredEventKind,
+    AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEvent,
+    StoredEventKind,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
@@ -151,16 +151,9 @@ impl Tracker {
 
     /// Whether another stored session is bound to the agent's session since the server restarted.
     async fn is_taken(&self, session: &AgentSession, endpoint: &str) -> Result<bool, Error> {
-        let Some(owned) = self.owned.as_ref().filter(|owned| owned.incarnation > session.incarnation) else {
-            return Ok(false);
-        };
-        let query = RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id);
-        let page = self.shared.in_time(self.shared.store.list(&query)).await?;
-        let is_bound = |record: &SessionRecord| {
-            let bound = record.agent_session.as_ref();
-            record.id != self.id && bound.is_some_and(|bound| bound.incarnation >= owned.incarnation)
-        };
-        Ok(page.records.iter().any(is_bound))
+        let now = self.owned.as_ref().map_or(0, |owned| owned.incarnation);
+        let is_restarted = now > session.incarnation;
+        Ok(is_restarted && self.shared.is_bound_since(session, endpoint, (&self.id, now)).await?)
     }
 
     /// Says which stored prompts the agent no longer knows, by what it replayed.

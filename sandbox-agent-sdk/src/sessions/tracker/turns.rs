@@ -58,6 +58,7 @@ impl Tracker {
         let sent = self.with_history(prompt, None).await?;
         let (turn_id, at) = (random_id(), self.shared.feed.position());
         let payload = json!({"prompt": prompt.to_value(), "at": at});
+        let unconfirmed = prompt_event(&turn_id, payload.clone());
         let (stored, written) = oneshot::channel();
         let (entered, restoring) = oneshot::channel();
         let ahead = WriteAhead {
@@ -105,6 +106,16 @@ impl Tracker {
                 Ok(Begun::Turn(Box::new(turn)))
             }
             Some(Error::TurnInProgress { .. }) => Err(in_progress()),
+            Some(Error::Store(error)) if error.may_be_done() => {
+                // The prompt may be stored. It is stored with the end of its turn, so that no turn is open.
+                self.unstored_ends.push(unconfirmed);
+                if let Some(owned) = &mut self.owned {
+                    owned.turn = Some(turn_id);
+                }
+                let _ = failure(turn.watch()).await;
+                self.catch_up().await;
+                Err(error.into())
+            }
             Some(error @ (Error::Store(_) | Error::NotAllowed { .. } | Error::Status(_))) => Err(error),
             // The turn reports what went wrong.
             Some(_) => Ok(Begun::Turn(Box::new(turn))),
@@ -216,8 +227,7 @@ impl PromptLayer for WriteAhead {
         self.shared.feed.sending(&self.turn_id, &request_id);
         let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
         Box::pin(async move {
-            let result = shared.in_time(shared.store.append(append)).await;
-            let result = result.map(drop).map_err(Error::from);
+            let result = shared.append_until(append, shared.deadline()).await.map_err(Error::from);
             if let Some(stored) = stored {
                 // A tracker that has ended does not wait.
                 let _ = stored.send(result.clone());
@@ -271,13 +281,22 @@ impl PromptLayer for WriteAhead {
 
 impl WriteAhead {
     fn append(&self, rpc_id: &str) -> Append {
-        let now = SystemTime::now().into();
         let event = match &self.stored {
-            Some(_) => NewEvent::new(&self.turn_id, now, StoredEventKind::Prompt, self.payload.clone()),
-            None => NewEvent::new(random_id(), now, StoredEventKind::PromptResent, json!({})),
+            Some(_) => prompt_event(&self.turn_id, self.payload.clone()),
+            None => {
+                let now = SystemTime::now().into();
+                NewEvent::new(random_id(), now, StoredEventKind::PromptResent, json!({}))
+                    .turn_id(&self.turn_id)
+            }
         };
-        let event = event.turn_id(&self.turn_id).rpc_id(rpc_id_of(rpc_id));
+        let event = event.rpc_id(rpc_id_of(rpc_id));
         let fence = *self.fence.lock().unwrap_or_else(PoisonError::into_inner);
         Append::to(&self.session).fence(fence).action(UserAction::Send).events([event])
     }
+}
+
+/// The event of a prompt. Its key is the id of the turn, so that it is stored once.
+fn prompt_event(turn_id: &str, payload: Value) -> NewEvent {
+    let now = SystemTime::now().into();
+    NewEvent::new(turn_id, now, StoredEventKind::Prompt, payload).turn_id(turn_id)
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::{Described, EndedTurn, Replay, Tracker, Trailing, turn_end_entry};
 use crate::Error;
@@ -16,12 +15,6 @@ use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
     Append, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
 };
-
-/// How long to wait before a store that failed is tried again, at first and at most.
-pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LAST_WAIT: Duration = Duration::from_secs(2);
-/// How long a store is given at least for one attempt.
-const SHORTEST: Duration = Duration::from_millis(500);
 
 impl Tracker {
     /// Stores what happened in the session, if this process owns it.
@@ -75,7 +68,10 @@ impl Tracker {
         for entry in entries.iter() {
             match (&entry.kind, &entry.rpc_id) {
                 // The response that is waited for may be among what is missing.
-                (StoredEventKind::Gap, _) => owned.trailing = None,
+                (StoredEventKind::Gap | StoredEventKind::Lost, _) => {
+                    owned.trailing = None;
+                    owned.foreign.iter_mut().for_each(|foreign| foreign.is_heard = false);
+                }
                 (StoredEventKind::Permission | StoredEventKind::Question, Some(rpc_id)) => {
                     owned.requests.insert(rpc_id.clone(), false);
                 }
@@ -146,9 +142,11 @@ impl Tracker {
         let ends: Vec<_> = events.iter().filter(|event| is_end(&event.kind)).cloned().collect();
         let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
+        let mut is_final = append.patch.status.is_some();
         let mut appended = self.append(append.clone()).await;
         if let (Err(StoreError::Status(_)), Some(_)) = (&appended, append.patch.status.take()) {
-            // The session was archived or suspended meanwhile. What happened is stored all the same.
+            // The session was suspended meanwhile. What happened is stored all the same.
+            is_final = false;
             appended = self.append(append).await;
         }
         match appended {
@@ -157,10 +155,16 @@ impl Tracker {
                 self.unstored_ends.clear();
                 let stored = held.iter().filter(|(key, _)| !refused.contains(key));
                 stored.filter_map(|(_, holder)| holder.as_ref()).for_each(|holder| holder.release());
+                if is_final {
+                    // The session does not continue, and the store has ended the ownership.
+                    self.disown();
+                }
             }
             Err(error) => {
                 self.lost += marked;
-                self.unstored_ends.extend(ends);
+                if error.may_be_done() {
+                    self.unstored_ends.extend(ends);
+                }
                 self.give_up(count, error);
             }
         }
@@ -191,8 +195,8 @@ impl Tracker {
         // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
         let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };
         let deadline = self.shared.deadline_in(time);
-        let appended = self.append_until(append.clone(), deadline).await;
-        self.is_failing = appended.as_ref().is_err_and(StoreError::is_retryable);
+        let appended = self.shared.append_until(append.clone(), deadline).await;
+        self.is_failing = appended.as_ref().is_err_and(StoreError::may_be_done);
         match appended {
             Err(StoreError::Invalid(_)) if append.events.len() > 1 => {
                 let events = append.events.clone();
@@ -200,7 +204,7 @@ impl Tracker {
                 for event in events {
                     let key = event.key.clone();
                     rest.events = vec![event];
-                    match self.append_until(rest.clone(), deadline).await {
+                    match self.shared.append_until(rest.clone(), deadline).await {
                         Err(error @ StoreError::Invalid(_)) => {
                             self.give_up(1, error);
                             refused.push(key);
@@ -212,26 +216,6 @@ impl Tracker {
                 Ok(refused)
             }
             result => result.map(|()| Vec::new()),
-        }
-    }
-
-    async fn append_until(&self, append: Append, deadline: Instant) -> Result<(), StoreError> {
-        let mut wait = FIRST_WAIT;
-        loop {
-            let limit = deadline.max(Instant::now() + SHORTEST);
-            let appended = tokio::time::timeout_at(limit, self.shared.store.append(append.clone())).await;
-            let error = match appended {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(error)) => error,
-                Err(_) => StoreError::timed_out("append"),
-            };
-            let may_succeed = error.is_retryable() || matches!(error, StoreError::Database(_));
-            if !may_succeed || Instant::now() >= deadline {
-                return Err(error);
-            }
-            tracing::debug!(%error, session = self.id, "an append is tried again");
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LAST_WAIT);
         }
     }
 
@@ -354,12 +338,7 @@ impl Tracker {
         let mut ended = turn_end_entry(&end);
         ended.holder = holder;
         entries.push(ended);
-        let is_final = patch.status.is_some();
         self.write(entries, patch, Some(&turn)).await;
-        if is_final && self.unstored_ends.is_empty() {
-            // The session does not continue.
-            self.disown();
-        }
         self.show();
     }
 
@@ -373,9 +352,9 @@ impl Tracker {
         let fence = owned.fence;
         let mut append = Append::to(&self.id).fence(fence);
         // The end of a turn that is running may have been received. One on the endpoint of another process has its own
-        // position there.
+        // position there. After the agent or the server is gone, the position is that of another stream.
         let is_idle = owned.turn.is_none() && owned.foreign.is_none();
-        let position = position.filter(|_| owned.is_numbered && is_idle);
+        let position = position.filter(|_| owned.is_numbered && owned.is_live && is_idle);
         append.position = position.map(|position| self.shared.position(owned.incarnation, position));
         append.events.extend(self.lost_mark());
         append.events.extend(self.unstored_ends.iter().cloned());

@@ -7,7 +7,7 @@ use super::super::{
     SessionRecord, StoreError, StoredEventKind, StreamPosition, Suspend,
 };
 use super::{Store, all_events, append, at, create, event, get, position, record};
-use crate::sessions::status::SessionStatus;
+use crate::sessions::status::{SessionStatus, StatusEvent};
 
 fn scanned(owner: &str, endpoint: &str, position: StreamPosition) -> ScannedTo {
     ScannedTo { owner: owner.to_owned(), endpoint: endpoint.to_owned(), position }
@@ -63,6 +63,26 @@ pub(super) async fn refuses_a_fence_of_a_deleted_session(store: Store) {
     store.create(another, Vec::new()).await.unwrap();
     assert!(matches!(write().await, Err(StoreError::NotFound { .. })), "it has the same id and epoch");
     assert_eq!(all_events(&store, "s").await, []);
+}
+
+pub(super) async fn ends_the_ownership_with_a_final_status(store: Store) {
+    for (n, status) in [StatusEvent::Archive, StatusEvent::FatalError].into_iter().enumerate() {
+        let id = format!("s{n}");
+        let created = store.create(owned(&id, "p"), Vec::new()).await.unwrap();
+        store.advance(scanned("p", "e", position(1, 7))).await.unwrap();
+        let ended = store.append(Append::to(&id).patch(RecordPatch::status(status))).await.unwrap();
+        let record = get(&store, &id).await;
+        assert_eq!((record.epoch, record.owner.as_deref()), (2, None));
+        assert_eq!(ended.record, Some(record));
+        assert_eq!(store.scanned_to("p", "e").await.unwrap(), None, "the owner has no other session there");
+        let late = store.append(Append::to(&id).fence(created.fence()).events([event(1, 1)])).await;
+        assert!(matches!(late, Err(StoreError::OwnershipLost { epoch: 2, .. })), "{late:?}");
+    }
+    // A session that is deleted leaves nothing of its owner behind.
+    store.create(owned("deleted", "p"), Vec::new()).await.unwrap();
+    store.advance(scanned("p", "e", position(1, 7))).await.unwrap();
+    assert!(store.delete("deleted").await.unwrap());
+    assert_eq!(store.scanned_to("p", "e").await.unwrap(), None);
 }
 
 pub(super) async fn gives_a_session_to_one_of_many_that_expect_an_epoch(store: Store) {

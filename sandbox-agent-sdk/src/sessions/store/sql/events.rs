@@ -12,7 +12,7 @@ use super::super::super::{
 };
 use super::super::{BEGIN, Connection};
 use super::columns::{Head, bind_position, read_event, read_record};
-use super::records::{advance, end_older_binding, locked, update_record};
+use super::records::{advance, end_older_binding, forget_scanned, locked, update_record};
 use crate::session::Timestamp;
 
 /// How many events one statement inserts. Statements of this size, and of one, are prepared once.
@@ -73,10 +73,12 @@ async fn append(connection: &mut Connection, prepared: &Prepared) -> Result<Appe
     let row = locked(connection, &append.session_id).await?;
     let head = Head::read(&row)?;
     append.admit(head.fence, head.status)?;
-    let mut record = None;
+    let (mut record, mut ended) = (None, None);
     if !append.patch.is_empty() {
         let mut patched = read_record(&row)?;
+        let before = (patched.owner.clone(), patched.endpoint.clone());
         append.patch.apply(&mut patched)?;
+        ended = Some(before).filter(|(owner, _)| patched.owner != *owner);
         record = Some(patched);
     }
     // From here on nothing is refused.
@@ -115,6 +117,9 @@ async fn append(connection: &mut Connection, prepared: &Prepared) -> Result<Appe
     }
     if let Some(scanned_to) = &append.scanned_to {
         advance(connection, scanned_to).await?;
+    }
+    if let Some((owner, endpoint)) = ended {
+        forget_scanned(connection, owner.as_deref(), endpoint.as_deref()).await?;
     }
     Ok(Appended::new(indexes, record))
 }

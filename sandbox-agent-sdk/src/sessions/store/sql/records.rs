@@ -85,14 +85,22 @@ async fn end_ownership<T>(
     let scanned_to = scanned_to.filter(|_| !has_open_turn);
     let ended = end(&mut record, scanned_to)?;
     update_record(&mut transaction, &record).await?;
-    if let (Some(owner), Some(endpoint)) = (owner, endpoint) {
-        // A process that owns no session there has scanned nothing that matters.
-        let delete = "DELETE FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 AND NOT EXISTS \
-                      (SELECT 1 FROM sandbox_agent_sessions WHERE owner = $1 AND endpoint = $2)";
-        sqlx::query(delete).bind(owner).bind(endpoint).execute(&mut *transaction).await?;
-    }
+    forget_scanned(&mut transaction, owner.as_deref(), endpoint.as_deref()).await?;
     transaction.commit().await?;
     Ok((record, ended))
+}
+
+/// Removes how far a process has scanned an endpoint if it owns no session there.
+pub(super) async fn forget_scanned(
+    connection: &mut Connection,
+    owner: Option<&str>,
+    endpoint: Option<&str>,
+) -> Result<(), Failure> {
+    let (Some(owner), Some(endpoint)) = (owner, endpoint) else { return Ok(()) };
+    let delete = "DELETE FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 AND NOT EXISTS \
+                  (SELECT 1 FROM sandbox_agent_sessions WHERE owner = $1 AND endpoint = $2)";
+    sqlx::query(delete).bind(owner).bind(endpoint).execute(connection).await?;
+    Ok(())
 }
 
 pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Result<RecordPage, Failure> {
@@ -171,8 +179,8 @@ pub(super) async fn delete(connection: &mut Connection, id: &str) -> Result<bool
     if check_key("id", id).is_err() {
         return Ok(false);
     }
-    let delete = sqlx::query("DELETE FROM sandbox_agent_sessions WHERE id = $1").bind(id);
-    Ok(delete.execute(connection).await?.rows_affected() > 0)
+    let delete = "DELETE FROM sandbox_agent_sessions WHERE id = $1 RETURNING owner, endpoint";
+    deleted(connection, sqlx::query(delete).bind(id)).await
 }
 
 pub(super) async fn delete_unchanged(
@@ -180,13 +188,23 @@ pub(super) async fn delete_unchanged(
     record: &SessionRecord,
 ) -> Result<bool, Failure> {
     let delete = "DELETE FROM sandbox_agent_sessions WHERE id = $1 AND created_at = $2 AND revision = $3 \
-                  AND last_index = $4";
+                  AND last_index = $4 RETURNING owner, endpoint";
     let delete = sqlx::query(delete)
         .bind(&record.id)
         .bind(signed(record.created_at.as_millis()))
         .bind(signed(record.revision))
         .bind(signed(record.last_index));
-    Ok(delete.execute(connection).await?.rows_affected() > 0)
+    deleted(connection, delete).await
+}
+
+/// Deletes a session, and what was scanned for it alone. Returns whether there was one.
+async fn deleted(connection: &mut Connection, delete: Query<'_>) -> Result<bool, Failure> {
+    let mut transaction = connection.begin_with(BEGIN).await?;
+    let Some(row) = delete.fetch_optional(&mut *transaction).await? else { return Ok(false) };
+    let (owner, endpoint): (Option<String>, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+    forget_scanned(&mut transaction, owner.as_deref(), endpoint.as_deref()).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 pub(super) async fn incarnation(connection: &mut Connection, endpoint: &str) -> Result<u64, Failure> {
