@@ -28,18 +28,23 @@ impl Answers {
         self.tracker_of(request).is_some()
     }
 
-    fn tracker_of(&self, request: &AgentRequest) -> Option<(Arc<Shared>, Mailbox)> {
+    fn tracker_of(&self, request: &AgentRequest) -> Option<(Arc<Shared>, Mailbox, Option<String>)> {
         let shared = self.0.upgrade()?;
-        let inbox = shared.feed.answering(request.session_id()?, request.id())?;
-        Some((shared, inbox))
+        let (inbox, turn) = shared.feed.answering(request.session_id()?, request.id())?;
+        Some((shared, inbox, turn))
     }
 }
 
 impl RequestHandler for Answers {
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
         match self.tracker_of(&request) {
-            Some((_, inbox)) if is_stored(request.method()) => decide(inbox, request),
-            Some((shared, inbox)) => Box::pin(serve(shared, inbox, request)),
+            Some((_, inbox, _)) if is_stored(request.method()) => decide(inbox, request),
+            Some((shared, inbox, turn)) => {
+                // The turn that runs when the request arrives, not the one that runs when it is stored.
+                let running = || shared.tracked(inbox.session())?.view.borrow().turn.clone();
+                let turn = turn.or_else(running);
+                Box::pin(serve(shared, inbox, turn, request))
+            }
             None => request.forward(),
         }
     }
@@ -76,9 +81,9 @@ fn decide(inbox: Mailbox, request: AgentRequest) -> BoxFuture<'static, Response>
 }
 
 /// Has any other request served, if this process is the first that begins with it and owns the session.
-async fn serve(shared: Arc<Shared>, inbox: Mailbox, request: AgentRequest) -> Response {
+async fn serve(shared: Arc<Shared>, inbox: Mailbox, turn: Option<String>, request: AgentRequest) -> Response {
     let rpc_id = rpc_id_of(request.id());
-    match begin(&shared, &inbox, &rpc_id, request.method()).await {
+    match begin(&shared, &inbox, turn.as_deref(), &rpc_id, request.method()).await {
         Ok(true) => {}
         // It is that of the process that has begun with it, or owns the session: nothing is answered here.
         Ok(false) => return pending().await,
@@ -92,9 +97,15 @@ async fn serve(shared: Arc<Shared>, inbox: Mailbox, request: AgentRequest) -> Re
     request.forward().await
 }
 
-/// Stores that this process begins with a request. Returns whether it may: it owns the session, and nothing has begun
-/// with the request before.
-async fn begin(shared: &Shared, inbox: &Mailbox, rpc_id: &str, method: &str) -> Result<bool, StoreError> {
+/// Stores that this process begins with a request. Returns whether it may: it owns the session, the turn of the request
+/// runs, and nothing has begun with the request before.
+async fn begin(
+    shared: &Shared,
+    inbox: &Mailbox,
+    turn: Option<&str>,
+    rpc_id: &str,
+    method: &str,
+) -> Result<bool, StoreError> {
     // Nothing else serves the requests of a session that was deleted during its turn.
     let is_deleted = async || Ok(shared.in_time(shared.store.get(inbox.session())).await?.is_none());
     let Some(mut view) = shared.tracked(inbox.session()).map(|handle| handle.view) else {
@@ -103,12 +114,16 @@ async fn begin(shared: &Shared, inbox: &Mailbox, rpc_id: &str, method: &str) -> 
     let mut refused = None;
     loop {
         let owned = view.wait_for(|view| view.fence.is_some() && view.fence != refused).await;
-        let Ok((fence, turn)) = owned.map(|view| (view.fence, view.turn.clone())) else {
+        let Ok((fence, running)) = owned.map(|view| (view.fence, view.turn.clone())) else {
             return is_deleted().await;
         };
+        if turn.is_some() && running.as_deref() != turn {
+            // The agent does not wait for it any more.
+            return Ok(false);
+        }
         let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
         let now = SystemTime::now().into();
-        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, now, turn.as_deref());
+        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, now, turn);
         let mut append = Append::to(inbox.session()).events([event]);
         append.fence = fence;
         append.patch.last_active_at = Some(now);

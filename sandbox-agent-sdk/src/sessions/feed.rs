@@ -63,8 +63,8 @@ struct State {
     turns: HashMap<String, RunningTurn>,
     /// Who waits for the response to a prompt on the stream, by its JSON-RPC id.
     awaited: HashMap<String, Mailbox>,
-    /// Agent requests on endpoints of other processes that are offered here, by session and id.
-    offered: HashMap<(String, String), Mailbox>,
+    /// Agent requests of turns of other processes that are offered here, by session and id.
+    offered: HashMap<(String, String), Offered>,
     early: Early,
     /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
     /// sessions report meanwhile is not seen here, so that nothing counts as stored.
@@ -254,7 +254,6 @@ impl Feed {
             state.withdraw(inbox);
             state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
-            state.offered.retain(|_, offered| !Arc::ptr_eq(offered, inbox));
         }
     }
 
@@ -305,9 +304,15 @@ impl Feed {
         self.lock().awaited.insert(request.to_owned(), Arc::clone(inbox));
     }
 
-    /// An agent request on the endpoint of another process is offered to the application.
-    pub(super) fn offer(&self, session: &str, request: &str, inbox: &Mailbox) {
-        self.lock().offered.insert((session.to_owned(), request.to_owned()), Arc::clone(inbox));
+    /// An agent request of a turn of another process is offered to the application.
+    pub(super) fn offer(&self, session: &str, request: &str, turn: &str, inbox: &Mailbox) {
+        let offered = Offered { inbox: Arc::clone(inbox), turn: turn.to_owned() };
+        self.lock().offered.insert((session.to_owned(), request.to_owned()), offered);
+    }
+
+    /// Withdraws the offered requests of a tracker when the guard is dropped: their turn has ended.
+    pub(super) fn offers(self: &Arc<Self>, inbox: &Mailbox) -> Offers {
+        Offers { feed: Arc::clone(self), inbox: Arc::clone(inbox) }
     }
 
     /// Events at these offsets of these streams are stored, or need not be.
@@ -514,6 +519,28 @@ impl State {
             }
             _ => {}
         }
+    }
+}
+
+/// An agent request that is offered to the application.
+#[derive(Debug, Clone)]
+pub(super) struct Offered {
+    /// The tracker of its session.
+    pub(super) inbox: Mailbox,
+    /// The id of its turn.
+    pub(super) turn: String,
+}
+
+/// The agent requests of a turn of another process that are offered here. Dropping this withdraws them.
+#[derive(Debug)]
+pub(super) struct Offers {
+    feed: Arc<Feed>,
+    inbox: Mailbox,
+}
+
+impl Drop for Offers {
+    fn drop(&mut self) {
+        self.feed.lock().offered.retain(|_, offered| !Arc::ptr_eq(&offered.inbox, &self.inbox));
     }
 }
 

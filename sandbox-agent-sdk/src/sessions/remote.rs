@@ -25,6 +25,8 @@ pub(super) struct Followed {
     pub(super) id: String,
     /// The id of the agent's session on that endpoint.
     pub(super) agent_session: String,
+    /// The id of the turn.
+    pub(super) turn: String,
     /// The JSON-RPC ids under which the prompt was sent.
     pub(super) prompts: Vec<String>,
     /// The agent requests that are open.
@@ -136,7 +138,7 @@ impl Followed {
             );
             return self.reader.cancel_request(request);
         }
-        shared.feed.offer(&self.agent_session, request, &self.inbox);
+        shared.feed.offer(&self.agent_session, request, &self.turn, &self.inbox);
         self.reader.offer(request).await;
     }
 

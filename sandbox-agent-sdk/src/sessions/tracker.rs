@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
-use super::feed::Moment;
+use super::feed::{Moment, Offers};
 use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::remote::RemoteTurn;
@@ -210,6 +210,8 @@ pub(super) struct ForeignTurn {
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
     pub(super) link: ForeignLink,
+    /// Its agent requests, which are offered to the application until it ends.
+    pub(super) _offers: Offers,
 }
 
 /// How a turn of another program is followed.

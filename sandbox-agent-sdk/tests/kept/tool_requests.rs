@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mock_server::{Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::requests::{AgentRequest, Registration};
+use sandbox_agent_sdk::requests::{AgentRequest, PermissionRequest, Registration};
+use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::sessions::{SessionStore as _, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 use serde_json::json;
 
+use crate::gated::Gated;
 use crate::killed::has_stored;
-use crate::support::{event, within};
-use crate::world::{World, said, stored};
+use crate::support::{LIMIT, event, within};
+use crate::world::{World, options, said, stored};
 
 fn write(path: &str) -> Step {
     let params = json!({"path": path, "content": "text"});
@@ -56,12 +58,7 @@ async fn a_write_runs_once_although_another_process_acquires_the_session() {
         let mut events = client.events().deciding();
         let session = second.session("mine");
         within(session.resume()).await.unwrap();
-        let request = event(&mut events, |event| match event {
-            Event::Permission(request) => Some(request),
-            _ => None,
-        })
-        .await;
-        request.allow_once().unwrap();
+        event(&mut events, permission).await.allow_once().unwrap();
         within(session.open_turn_ended()).await;
         assert_eq!(writes.load(Ordering::SeqCst), 2, "{kind}: each write ran once");
         second.flush().await.unwrap();
@@ -99,5 +96,60 @@ async fn a_request_of_a_session_that_was_deleted_during_its_turn_is_executed() {
         request.allow_once().unwrap();
         within(turn.outcome()).await.unwrap();
         assert_eq!(writes.load(Ordering::SeqCst), 1, "by itself: {deletes_itself}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_of_a_turn_that_ends_while_its_session_is_acquired_does_not_run_again() {
+    let script = Script::new(|_| {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Continue?")));
+        vec![write("/one"), ask, Step::Say("done".into())]
+    })
+    .on_request(|method, _| (method == "_x/hang").then(|| vec![Step::Hang]));
+    let world = Arc::new(World::new(ServerKind::Shared, script).await);
+    let writes = Arc::new(AtomicUsize::new(0));
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let _counting = count_writes(&first, &writes);
+    let mut deciding = first.events().deciding();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let mut turn = within(session.prompt("go")).await.unwrap();
+    let request = event(&mut deciding, permission).await;
+    has_stored(&first, "mine", StoredEventKind::Permission).await;
+
+    let store = Gated::new(world.store().await);
+    let second = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let _counting_too = count_writes(&second, &writes);
+    let reading = second.client().clone();
+    let params = json!({"sessionId": session.agent_session().unwrap().id()});
+    let calling = Arc::clone(&world);
+    // The scan has found the running turn. The turn ends before the acquire is complete.
+    *store.before_binding.lock().unwrap() = Some(Box::new(move || {
+        Box::pin(async move {
+            request.allow_once().unwrap();
+            within(turn.outcome()).await.unwrap();
+            // Everything before the response to this has been received here.
+            let _ = within(reading.list_sessions(ListSessions::all()).all()).await;
+            // Agent requests of the session are addressed to this program while a call about it is pending.
+            tokio::spawn(async move { reading.raw_request("_x/hang", params).await });
+            assert!(calling.server.wait_for(|_| !calling.server.messages("_x/hang").is_empty(), LIMIT).await);
+        })
+    }));
+    within(second.session("mine").resume()).await.unwrap();
+    let session = second.session("mine");
+    within(session.open_turn_ended()).await;
+    let mut answer = within(session.prompt("again")).await.unwrap();
+    let mut again = second.events().deciding();
+    event(&mut again, permission).await.allow_once().unwrap();
+    within(answer.outcome()).await.unwrap();
+    assert_eq!(writes.load(Ordering::SeqCst), 2, "each turn writes once");
+    second.flush().await.unwrap();
+    let open = second.store().open("mine").await.unwrap();
+    assert!(open.is_empty(), "{open:#?}");
+}
+
+fn permission(event: Event) -> Option<PermissionRequest> {
+    match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::{Command, Entry, Feed, Mailbox, Position, RunningTurn, State};
+use super::{Command, Entry, Feed, Mailbox, Offered, Position, RunningTurn, State};
 use crate::client::LogSink;
 use crate::client::event::{Hold, Holder};
 use crate::error::RpcError;
@@ -84,14 +84,19 @@ impl Feed {
         self.deliver(state, session, entry)
     }
 
-    /// The tracker that stores the answer to an agent request of a session.
-    pub(in crate::sessions) fn answering(&self, session: &str, request: &str) -> Option<Mailbox> {
+    /// The tracker that stores the answer to an agent request of a session, and the turn for which it is offered.
+    pub(in crate::sessions) fn answering(
+        &self,
+        session: &str,
+        request: &str,
+    ) -> Option<(Mailbox, Option<String>)> {
         let state = self.lock();
-        if let Some(offered) = state.offered.get(&(session.to_owned(), request.to_owned())) {
-            return Some(Arc::clone(offered));
+        if let Some(Offered { inbox, turn }) = state.offered.get(&(session.to_owned(), request.to_owned())) {
+            return Some((Arc::clone(inbox), Some(turn.clone())));
         }
         let route = state.routes.get(session).map(|route| &route.inbox);
-        route.or_else(|| state.turns.get(session).map(|turn| &turn.inbox)).map(Arc::clone)
+        let inbox = route.or_else(|| state.turns.get(session).map(|turn| &turn.inbox))?;
+        Some((Arc::clone(inbox), None))
     }
 }
 

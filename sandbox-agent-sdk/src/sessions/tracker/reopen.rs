@@ -200,7 +200,8 @@ impl Tracker {
             let claim = caught_up.claim.take().unwrap_or_else(|| client.claim_requests(&agent_session));
             let link = ForeignLink::Here { _claim: claim, _reader: None };
             let prompts = std::mem::take(&mut caught_up.prompts);
-            owned.foreign = Some(ForeignTurn { turn, prompts, is_heard, link });
+            let offers = self.shared.feed.offers(&self.inbox);
+            owned.foreign = Some(ForeignTurn { turn, prompts, is_heard, link, _offers: offers });
         }
         // What the agent replayed lies before this position.
         let reached = self.shared.feed.position();
@@ -268,13 +269,14 @@ impl Tracker {
         }
         self.is_active_now();
         self.show();
-        if let Some(mut reader) = caught_up.reader {
+        let foreign = self.owned.as_mut().and_then(|owned| owned.foreign.as_mut());
+        // A turn that has ended meanwhile waits for no answer.
+        if let (Some(foreign), Some(mut reader)) = (foreign, caught_up.reader) {
             for request in &caught_up.offers {
+                self.shared.feed.offer(&agent_session, request, &foreign.turn.turn_id, &self.inbox);
                 reader.offer(request).await;
             }
-            let owned = self.owned.as_mut();
-            let foreign = owned.and_then(|owned| owned.foreign.as_mut());
-            if let Some(ForeignLink::Here { _reader, .. }) = foreign.map(|foreign| &mut foreign.link) {
+            if let ForeignLink::Here { _reader, .. } = &mut foreign.link {
                 // The requests are answered through it.
                 *_reader = Some(Mutex::new(reader));
             }
@@ -321,13 +323,16 @@ impl Tracker {
         let followed = Followed {
             id: self.id.clone(),
             agent_session: session.id.clone(),
+            turn: turn.turn_id.clone(),
             prompts: caught_up.prompts.clone(),
             requests: caught_up.requests,
             inbox: Arc::clone(&self.inbox),
             reader,
         };
         let link = ForeignLink::Remote(RemoteTurn::follow(client, &self.shared, followed));
-        owned.foreign = Some(ForeignTurn { turn, prompts: caught_up.prompts, is_heard, link });
+        let offers = self.shared.feed.offers(&self.inbox);
+        owned.foreign =
+            Some(ForeignTurn { turn, prompts: caught_up.prompts, is_heard, link, _offers: offers });
         self.is_active_now();
         self.show();
         Ok(restored)
