@@ -111,8 +111,8 @@ impl EventLog {
 
     /// Creates the entry for a part of the stream that cannot be read again.
     fn missing(&mut self, hole: Hole) -> Option<LogEntry> {
-        let after = self.position.filter(|position| position.is_behind(&hole.after)).unwrap_or(hole.after);
-        let last = hole.last.filter(|last| last.is_behind(&after))?;
+        let after = self.position.filter(|position| position.is_after(&hole.after)).unwrap_or(hole.after);
+        let last = hole.last.filter(|last| last.is_after(&after))?;
         self.position = Some(last);
         let gap = Gap { from: after.offset.saturating_add(1), to: last.offset };
         Some(LogEntry::new(LogRecord::Missing(gap), None, Origin::Live))
@@ -121,7 +121,7 @@ impl EventLog {
     /// Whether an entry was not returned before: a new connection replays the events that the server still has.
     fn is_new(&mut self, entry: &LogEntry) -> bool {
         let Some(position) = entry.position else { return true };
-        let is_new = self.position.is_none_or(|last| position.is_behind(&last));
+        let is_new = self.position.is_none_or(|last| position.is_after(&last));
         if is_new {
             self.position = Some(position);
         }

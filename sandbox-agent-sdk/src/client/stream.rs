@@ -88,7 +88,7 @@ impl StreamPosition {
 
     /// Returns whether this position comes after `other`: later in the same incarnation, or in a later incarnation.
     #[must_use]
-    pub fn is_behind(&self, other: &Self) -> bool {
+    pub fn is_after(&self, other: &Self) -> bool {
         (self.incarnation, self.offset) > (other.incarnation, other.offset)
     }
 
@@ -203,6 +203,6 @@ mod tests {
         assert!(!position.is_same_event(&StreamPosition::of(0, 7, b"[]")));
         let long = vec![b'x'; 5000];
         assert!(!StreamPosition::of(0, 7, &long).is_same_event(&StreamPosition::of(0, 7, &long[1..])));
-        assert!(StreamPosition::of(1, 1, b"").is_behind(&position) && !position.is_behind(&position));
+        assert!(StreamPosition::of(1, 1, b"").is_after(&position) && !position.is_after(&position));
     }
 }

@@ -1,30 +1,53 @@
 //! What an agent replays, against what is stored.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
-use super::replay::is_transcript;
+use super::replay::{PAGES, is_transcript};
 use super::shared::Shared;
-use super::store::{EventQuery, MAX_PAGE, StoredEventKind};
+use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind, raw_update};
 use crate::{Error, Update, UpdateKind};
 
-/// The messages of the user in a history, each joined from its chunks.
-pub(super) fn user_messages(history: &[Update]) -> Vec<String> {
-    let mut messages: Vec<String> = Vec::new();
+/// A message of the user in a history, and what the agent answered, without white space.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Replayed {
+    prompt: String,
+    answer: String,
+}
+
+/// What an agent no longer knows of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unknown {
+    pub(super) prompts: u64,
+    /// `None` if the agent does not replay answers.
+    pub(super) answers: Option<u64>,
+}
+
+/// A turn as it is stored.
+#[derive(Debug, Default)]
+struct StoredTurn {
+    id: Option<String>,
+    prompt: String,
+    /// The chunks of the agent's messages. Some may be missing.
+    answer: Vec<String>,
+}
+
+/// The turns in a history, joined from their chunks. Agents break lines and join the parts of a prompt in their own ways.
+pub(super) fn turns(history: &[Update]) -> Vec<Replayed> {
+    let mut turns: Vec<Replayed> = Vec::new();
     let mut is_open = false;
     for update in history {
-        match update.kind() {
-            UpdateKind::UserMessage(_) => {
-                let text = update.raw()["content"]["text"].as_str().unwrap_or_default();
-                match messages.last_mut().filter(|_| is_open) {
-                    Some(message) => message.push_str(text),
-                    None => messages.push(text.to_owned()),
-                }
-                is_open = true;
-            }
-            _ => is_open = false,
+        let text = without_space(update.raw()["content"]["text"].as_str().unwrap_or_default());
+        match (update.kind(), turns.last_mut()) {
+            (UpdateKind::UserMessage(_), Some(last)) if is_open => last.prompt.push_str(&text),
+            (UpdateKind::UserMessage(_), _) => turns.push(Replayed { prompt: text, answer: String::new() }),
+            (UpdateKind::Message(_), Some(last)) => last.answer.push_str(&text),
+            _ => {}
         }
+        is_open = matches!(update.kind(), UpdateKind::UserMessage(_));
     }
-    messages
+    turns
 }
 
 /// The text of a prompt.
@@ -33,21 +56,61 @@ pub(super) fn prompt_text(prompt: &Value) -> String {
     blocks.filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
+fn without_space(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+/// Compares stored turns with those that an agent replayed, both in their order.
+fn compare(stored: &[StoredTurn], replayed: &[Replayed]) -> Unknown {
+    let is_said = replayed.is_empty() || replayed.iter().any(|turn| !turn.answer.is_empty());
+    let (mut rest, mut prompts, mut answers) = (replayed, 0, 0);
+    for turn in stored.iter().filter(|turn| !turn.prompt.is_empty()) {
+        // A transcript has the beginnings of many turns in one message.
+        let first = turn.prompt.lines().next().unwrap_or_default();
+        let quoted = Value::from(first).to_string();
+        let quoted = without_space(&quoted[1..quoted.len() - 1]);
+        if replayed.iter().any(|known| is_transcript(&known.prompt) && known.prompt.contains(&quoted)) {
+            continue;
+        }
+        let whole = without_space(&turn.prompt);
+        let known = rest.iter().position(|known| known.prompt.contains(&whole));
+        let answer = known.map_or("", |at| rest[at].answer.as_str());
+        answers += u64::from(!has_in_order(answer, &turn.answer));
+        match known {
+            Some(at) => rest = &rest[at + 1..],
+            None => prompts += 1,
+        }
+    }
+    Unknown { prompts, answers: is_said.then_some(answers) }
+}
+
+/// Whether a text has all chunks in their order.
+fn has_in_order(mut text: &str, chunks: &[String]) -> bool {
+    chunks.iter().map(|chunk| without_space(chunk)).all(|chunk| match text.split_once(&chunk) {
+        _ if chunk.is_empty() => true,
+        Some((_, after)) => {
+            text = after;
+            true
+        }
+        None => false,
+    })
+}
+
 impl Shared {
-    /// How many stored prompts are not among these messages, which are in their order. Prompts that the agent never got
-    /// do not count, and neither do prompts without text.
-    pub(super) async fn unknown_prompts(&self, id: &str, known: &[String]) -> Result<u64, Error> {
-        let mut prompts: Vec<(Option<String>, String)> = Vec::new();
+    /// What of a stored session is not among these turns. Prompts that the agent never got do not count, and neither do
+    /// prompts without text and their answers. The answers of the latest events are compared.
+    pub(super) async fn unknown(&self, id: &str, replayed: &[Replayed]) -> Result<Unknown, Error> {
+        let mut turns: Vec<StoredTurn> = Vec::new();
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
         let mut query = EventQuery::of(id).kinds(kinds).limit(MAX_PAGE);
         loop {
             let page = self.events(&query).await?;
             for event in page.events {
                 if event.turn_end().is_some_and(|end| !end.executed) {
-                    prompts.retain(|(turn, _)| *turn != event.turn_id);
+                    turns.retain(|turn| turn.id != event.turn_id);
                 } else if event.kind == StoredEventKind::Prompt {
-                    let text = prompt_text(&event.payload["prompt"]);
-                    prompts.push((event.turn_id, text.lines().next().unwrap_or_default().to_owned()));
+                    let prompt = prompt_text(&event.payload["prompt"]);
+                    turns.push(StoredTurn { id: event.turn_id, prompt, answer: Vec::new() });
                 }
             }
             match page.next {
@@ -55,21 +118,75 @@ impl Shared {
                 None => break,
             }
         }
-        let mut rest = known;
-        let is_unknown = |text: &str| {
-            // A transcript has many prompts in one message.
-            if known.iter().any(|known| is_transcript(known) && known.contains(text)) {
-                return false;
-            }
-            match rest.iter().position(|known| known.contains(text)) {
-                Some(at) => {
-                    rest = &rest[at + 1..];
-                    false
+        let mut answers = self.answers(id).await?;
+        for turn in &mut turns {
+            turn.answer = turn.id.as_ref().and_then(|id| answers.remove(id)).unwrap_or_default();
+            turn.answer.reverse();
+        }
+        Ok(compare(&turns, replayed))
+    }
+
+    /// The chunks of the agent's messages by turn, the newest first.
+    async fn answers(&self, id: &str) -> Result<HashMap<String, Vec<String>>, Error> {
+        let mut answers: HashMap<String, Vec<String>> = HashMap::new();
+        let mut query = EventQuery::of(id).newest_first().kinds([StoredEventKind::Update]).limit(MAX_PAGE);
+        for _ in 0..PAGES {
+            let page = self.events(&query).await?;
+            for StoredEvent { turn_id, payload, .. } in page.events {
+                let update = raw_update(&payload);
+                let text = update["content"]["text"].as_str();
+                if let (Some("agent_message_chunk"), Some(turn), Some(text)) =
+                    (update["sessionUpdate"].as_str(), turn_id, text)
+                {
+                    answers.entry(turn).or_default().push(text.to_owned());
                 }
-                None => true,
             }
-        };
-        let texts = prompts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty());
-        Ok(texts.map(is_unknown).filter(|is_unknown| *is_unknown).count() as u64)
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => break,
+            }
+        }
+        Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Replayed, StoredTurn, Unknown, compare};
+
+    fn stored(prompt: &str, answer: &[&str]) -> StoredTurn {
+        let answer = answer.iter().map(|chunk| (*chunk).to_owned()).collect();
+        StoredTurn { id: None, prompt: prompt.to_owned(), answer }
+    }
+
+    fn replayed(prompt: &str, answer: &str) -> Replayed {
+        Replayed { prompt: prompt.to_owned(), answer: answer.to_owned() }
+    }
+
+    #[test]
+    fn whole_prompts_and_answers_are_compared() {
+        let turns = [
+            stored("Fix this:\n one", &["I will ", "fix it."]),
+            stored("Fix this:\n two", &["Done."]),
+            stored("And now?", &[]),
+        ];
+        let unknown = |prompts, answers| Unknown { prompts, answers };
+        let first = || replayed("Fixthis:one", "Iwillfixit.");
+        let table = [
+            (vec![], unknown(3, Some(2))),
+            (vec![first()], unknown(2, Some(1))),
+            // The second prompt begins with the same line.
+            (vec![replayed("Fixthis:two", "Done.")], unknown(2, Some(1))),
+            (vec![first(), replayed("Fixthis:two", "")], unknown(1, Some(1))),
+            (
+                vec![first(), replayed("Fixthis:two", "Done."), replayed("Andnow?", "Yes.")],
+                unknown(0, Some(0)),
+            ),
+            // This agent replays no answers.
+            (vec![replayed("Fixthis:one", "")], unknown(2, None)),
+        ];
+        for (history, expected) in table {
+            assert_eq!(compare(&turns, &history), expected, "{history:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::replay::ReplayLimits;
+use crate::thread::ResultRules;
 
 /// When the application receives an event of a stored session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct StoreOptions {
     pub open_turn_timeout: Duration,
     /// When the application receives an event. Default [`Durability::Background`].
     pub durability: Durability,
+    /// The rules that classify the result of a turn. A terminal result moves the session to the status `error`.
+    pub result_rules: ResultRules,
 }
 
 impl StoreOptions {
@@ -65,6 +68,7 @@ impl StoreOptions {
             resume_by_replay: true,
             open_turn_timeout: Duration::from_secs(10),
             durability: Durability::default(),
+            result_rules: ResultRules::default(),
         }
     }
 }
@@ -92,6 +96,8 @@ setters! { StoreOptions:
     open_turn_timeout(time: Duration) => open_turn_timeout = time;
     /// Sets when the application receives an event.
     durability(durability: Durability) => durability = durability;
+    /// Sets the rules that classify the result of a turn, for example the severity of further subtypes.
+    result_rules(rules: ResultRules) => result_rules = rules;
 }
 
 impl Default for StoreOptions {

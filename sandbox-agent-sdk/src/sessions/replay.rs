@@ -17,7 +17,7 @@ const SHORTEST: usize = 100;
 /// How many characters one may become when it is written.
 const ESCAPED: usize = 6;
 /// How many pages of events are read at most.
-const PAGES: usize = 64;
+pub(super) const PAGES: usize = 64;
 
 /// The limits of transcript replay: how much of its history an agent receives as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,9 +225,10 @@ impl Shared {
     }
 }
 
-/// Whether a message has a transcript before it.
+/// Whether a message, whose white space was removed, has a transcript before it.
 pub(super) fn is_transcript(message: &str) -> bool {
-    message.starts_with(INTRODUCTION)
+    let mut letters = message.chars();
+    INTRODUCTION.split_whitespace().flat_map(str::chars).all(|letter| letters.next() == Some(letter))
 }
 
 #[cfg(test)]

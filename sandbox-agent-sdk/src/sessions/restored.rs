@@ -49,4 +49,7 @@ pub struct Restored {
     /// session and replays nothing no longer has any of them. `None` if the agent was not asked to replay the session,
     /// or does not replay prompts.
     pub unknown_prompts: Option<u64>,
+    /// The number of stored answers that are missing from that history. `None` if the agent does not replay answers,
+    /// or `unknown_prompts` is `None`.
+    pub unknown_answers: Option<u64>,
 }

@@ -28,7 +28,6 @@ use crate::client::random::random_id;
 use crate::connection::Capabilities;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
-use crate::thread::ResultRules;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
 
 /// The longest time that a deadline may be away.
@@ -45,7 +44,6 @@ const SHORTEST: Duration = Duration::from_millis(500);
 pub(super) struct Shared {
     pub(super) store: Arc<dyn SessionStore>,
     pub(super) options: StoreOptions,
-    pub(super) rules: ResultRules,
     pub(super) hub: Arc<Hub>,
     pub(super) feed: Arc<Feed>,
     /// Stores answers to agent requests.
@@ -110,7 +108,6 @@ impl Shared {
         let shared = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             store,
             options,
-            rules: ResultRules::default(),
             hub: Arc::clone(&inner.hub),
             feed,
             _answers: {

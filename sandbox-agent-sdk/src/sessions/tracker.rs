@@ -512,12 +512,12 @@ pub(super) fn interrupted() -> TurnEnd {
 }
 
 /// How a turn ended by the response to its prompt.
-pub(super) fn ended_by(response: &Response) -> TurnEnd {
+pub(super) fn ended_by(response: &Response, rules: &ResultRules) -> TurnEnd {
     let outcome = match response.clone() {
         Err(error) => Err(Error::Rpc { error, status: None, executed: true }),
         Ok(result) => Ok(TurnOutcome::read(result, Vec::new())),
     };
-    TurnEnd::of(&outcome, &ResultRules::default())
+    TurnEnd::of(&outcome, rules)
 }
 
 /// The event of a turn's end.

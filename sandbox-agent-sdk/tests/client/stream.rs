@@ -90,7 +90,7 @@ async fn the_log_has_updates_requests_settlements_and_ends_in_one_order() {
             "{kind}"
         );
         let positions: Vec<_> = seen.iter().filter_map(|(_, position)| *position).collect();
-        assert!(positions.len() >= 3 && positions.windows(2).all(|pair| pair[1].is_behind(&pair[0])));
+        assert!(positions.len() >= 3 && positions.windows(2).all(|pair| pair[1].is_after(&pair[0])));
     }
 }
 

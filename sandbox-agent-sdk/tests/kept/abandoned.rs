@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::thread::{ResultRules, Severity};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::{Value, json};
 
 use crate::killed::has_stored;
 use crate::support::{event, within};
-use crate::world::{Ability, World, stored};
+use crate::world::{Ability, World, said, stored};
 
 /// Prompts in a program that ends without releasing the session, as if it were killed.
 async fn abandon(world: &World, prompts: &[&str]) {
@@ -144,10 +145,77 @@ async fn what_an_agent_forgot_is_reported() {
         })
         .await;
         assert_eq!(
-            (restored.by, restored.unknown_prompts),
-            (RestoredBy::Load, Some(unknown)),
+            (restored.by, restored.unknown_prompts, restored.unknown_answers),
+            (RestoredBy::Load, Some(unknown), Some(unknown)),
             "{replayed:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_replays_behind_its_response_is_not_stored_again() {
+    let chunk = |kind: &str, text: &str| {
+        Step::Update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+    };
+    // The first message comes before the response, and the others behind it, as of gemini.
+    let replay = vec![
+        chunk("user_message_chunk", "one"),
+        Step::Answer("end_turn".to_owned()),
+        chunk("agent_message_chunk", "yes"),
+        chunk("user_message_chunk", "two"),
+    ];
+    let script = Script::new(|_| vec![Step::Say("yes".into())]).initialize(Ability::Load.initialize());
+    let script = script.on_request(move |method, _| (method == "session/load").then(|| replay.clone()));
+    let world = World::new(ServerKind::Shared, script).await;
+    let (_client, first) = world.program().await;
+    let session = within(first.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    for text in ["one", "two"] {
+        within(async { session.prompt(text).await?.outcome().await }).await.unwrap();
+    }
+    first.flush().await.unwrap();
+    drop((session, first));
+    let (_client, second) = world.program().await;
+    let session = second.session("s");
+    let restored = within(session.resume()).await.unwrap().unwrap();
+    let unknown = (restored.unknown_prompts, restored.unknown_answers);
+    assert_eq!((restored.by, unknown), (RestoredBy::Load, (Some(0), Some(1))));
+    within(async { session.prompt("three").await?.outcome().await }).await.unwrap();
+    second.flush().await.unwrap();
+    assert_eq!(said(&stored(&**second.store(), "s").await), ["yes"; 3]);
+}
+
+#[tokio::test]
+async fn the_severity_of_a_result_is_that_of_the_options() {
+    for is_own in [true, false] {
+        let script = Script::new(|_| {
+            let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Go on?")));
+            let end = Step::Finish(json!({"stopReason": "max_turn_requests"}));
+            vec![Step::Say("begun".into()), ask, end]
+        });
+        let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+        let rules = ResultRules::default().with_subtype("error_max_turns", Severity::Recoverable);
+        let options = world.options().await.stored(|options| options.result_rules(rules));
+        let client = options.build().unwrap();
+        let mut events = client.events().deciding();
+        let mut own = None;
+        if is_own {
+            let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+            own = Some(within(session.prompt("go")).await.unwrap());
+        } else {
+            abandon(&world, &["go"]).await;
+            within(client.session("s").resume()).await.unwrap();
+        }
+        let request = event(&mut events, |event| match event {
+            Event::Permission(request) => Some(request),
+            _ => None,
+        });
+        request.await.allow_once().unwrap();
+        has_stored(&client, "s", StoredEventKind::TurnEnded).await;
+        drop(own);
+        let events = stored(&**client.store(), "s").await;
+        let end = events.iter().find_map(|event| event.turn_end()).expect("the turn has an end");
+        assert!(!end.is_terminal_error && end.stop_reason.is_some(), "own: {is_own}: {end:?}");
+        assert_eq!(status(&client).await, SessionStatus::Active, "own: {is_own}");
     }
 }
 

@@ -40,7 +40,7 @@ pub enum Severity {
 /// assert_eq!(entry.kind, ThreadEntryKind::Thought);
 /// assert_eq!(entry.body, "❌ slow down");
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultRules {
     by_subtype: BTreeMap<String, Severity>,
 }

@@ -20,7 +20,7 @@ pub struct Cursor {
 impl Cursor {
     /// Creates a cursor after the session with this id and time in the order of the list. For implementors of stores.
     #[must_use]
-    pub fn behind(at: Timestamp, id: impl Into<String>) -> Self {
+    pub fn after(at: Timestamp, id: impl Into<String>) -> Self {
         Self { at, id: id.into() }
     }
 
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_cursor_survives_its_text_and_nothing_else_is_one() {
         for id in ["a", "1.2.3", "'; --", "\u{1F600}", "x y"] {
-            let cursor = Cursor::behind(Timestamp::from_millis(u64::MAX), id);
+            let cursor = Cursor::after(Timestamp::from_millis(u64::MAX), id);
             assert_eq!(cursor.to_string().parse::<Cursor>().unwrap(), cursor);
             let json = serde_json::to_string(&cursor).unwrap();
             assert_eq!(serde_json::from_str::<Cursor>(&json).unwrap(), cursor);

@@ -208,11 +208,11 @@ impl EventQuery {
     /// Returns whether an event matches the query. For implementors of stores.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
-        let is_behind = self.after.is_none_or(|after| match self.order {
+        let is_after = self.after.is_none_or(|after| match self.order {
             EventOrder::OldestFirst => event.index > after,
             EventOrder::NewestFirst => event.index < after,
         });
-        is_behind && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
+        is_after && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
     }
 }
 
@@ -248,7 +248,7 @@ impl RecordPage {
         let more = found.len() > size;
         found.truncate(size);
         let last = found.last().filter(|_| more);
-        let next = last.map(|record| Cursor::behind(at(record), &record.id));
+        let next = last.map(|record| Cursor::after(at(record), &record.id));
         Self { records: found, unreadable: Vec::new(), next }
     }
 }

@@ -1,6 +1,6 @@
 //! The stored record of a session.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::limits::{check_key, check_moment, check_number, check_value};
@@ -12,9 +12,9 @@ use crate::sessions::status::{ResumeSupport, SessionStatus};
 /// The stored record of a session.
 ///
 /// [`SessionStore::create`](super::SessionStore::create) stores a complete record. Patches change it later
-/// ([`RecordPatch`](super::RecordPatch)).
+/// ([`RecordPatch`](super::RecordPatch)). Its JSON also has [`resumeData`](Self::resume_data).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 #[non_exhaustive]
 pub struct SessionRecord {
     /// The session's id. It never changes.
@@ -261,6 +261,26 @@ impl SessionRecord {
     }
 }
 
+impl Serialize for SessionRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Shown<'a> {
+            #[serde(flatten, with = "SessionRecord")]
+            record: &'a SessionRecord,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            resume_data: Option<ResumeData>,
+        }
+        Shown { record: self, resume_data: self.resume_data() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionRecord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::deserialize(deserializer)
+    }
+}
+
 /// Reads a status of today, or one of the time when there were five.
 fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionStatus, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -289,6 +309,7 @@ mod tests {
         assert_eq!((&value["agentSessionId"], &value["supportsResume"]), (&json!("a"), &json!(true)));
         let resume = serde_json::to_value(record.resume_data()).unwrap();
         assert_eq!(resume, json!({"agentSessionId": "a", "incarnation": 4, "events": 0}));
+        assert_eq!(value["resumeData"], resume);
     }
 
     #[test]

@@ -187,6 +187,7 @@ impl Tracker {
             position,
             (incarnation, own_turn.as_deref()),
             (is_ambiguous, was_seen, has_ended),
+            &shared.options.result_rules,
         );
         (caught_up.restarted, caught_up.claim) = (restarted, claim);
         if let Some((_, is_heard)) = &mut caught_up.running {

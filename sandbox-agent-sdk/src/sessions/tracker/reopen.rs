@@ -9,6 +9,7 @@ use super::acquire::{Ways, Wish};
 use super::catch_up::{CaughtUp, RESTORING};
 use super::{ForeignLink, ForeignTurn, Replay, Tracker};
 use crate::client::Others;
+use crate::sessions::compare::Unknown;
 use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::feed::Moment;
@@ -156,26 +157,27 @@ impl Tracker {
         Ok(is_restarted && self.shared.is_bound_since(session, endpoint, (&self.id, now)).await?)
     }
 
-    /// Says which stored prompts the agent no longer knows, by what it replayed.
+    /// Says which stored prompts and answers the agent no longer knows, by what it replayed.
     async fn compare(&mut self, reopened: &Reopened) -> Result<Restored, Error> {
-        let mut restored = Restored { by: reopened.by, unknown_prompts: None };
+        let mut restored = Restored { by: reopened.by, unknown_prompts: None, unknown_answers: None };
         let history = reopened.session.history();
-        let known = crate::sessions::compare::user_messages(history);
+        let replayed = crate::sessions::compare::turns(history);
         // An agent that loads a session replays all of it. One that has other parts of it, and no prompts, does not
         // replay prompts.
         let is_comparable = match reopened.by {
-            RestoredBy::Load => history.is_empty() || !known.is_empty(),
-            RestoredBy::Resume => !known.is_empty(),
+            RestoredBy::Load => history.is_empty() || !replayed.is_empty(),
+            RestoredBy::Resume => !replayed.is_empty(),
             RestoredBy::Attach | RestoredBy::Replay => false,
         };
         if is_comparable {
-            let unknown = self.shared.unknown_prompts(&self.id, &known).await?;
-            restored.unknown_prompts = Some(unknown);
-            if unknown > 0 {
+            let Unknown { prompts, answers } = self.shared.unknown(&self.id, &replayed).await?;
+            (restored.unknown_prompts, restored.unknown_answers) = (Some(prompts), answers);
+            if prompts > 0 || answers > Some(0) {
                 tracing::warn!(
                     session = self.id,
-                    unknown,
-                    "the agent no longer knows all prompts of the session"
+                    prompts,
+                    answers,
+                    "the agent no longer knows all prompts and answers of the session"
                 );
             }
         }
@@ -229,6 +231,9 @@ impl Tracker {
         let mut payload = json!({"by": reopened.by.as_str(), "agentSessionId": agent_session});
         if let Some(unknown) = restored.unknown_prompts {
             payload["unknownPrompts"] = unknown.into();
+        }
+        if let Some(unknown) = restored.unknown_answers {
+            payload["unknownAnswers"] = unknown.into();
         }
         let event = Entry::own(StoredEventKind::Restored, payload);
         let (is_numbered, incarnation) = (owned.is_numbered, owned.incarnation);
@@ -307,7 +312,7 @@ impl Tracker {
         record: &SessionRecord,
         mut caught_up: CaughtUp,
     ) -> Result<Restored, Error> {
-        let restored = Restored { by: RestoredBy::Attach, unknown_prompts: None };
+        let restored = Restored { by: RestoredBy::Attach, unknown_prompts: None, unknown_answers: None };
         let (Some(session), Some((turn, is_heard)), Some(reader), Some(owned)) =
             (&record.agent_session, caught_up.running.take(), caught_up.reader.take(), &mut self.owned)
         else {

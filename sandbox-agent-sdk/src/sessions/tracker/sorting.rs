@@ -9,6 +9,7 @@ use super::{OpenTurn, TurnEnd, ended_by, interrupted, turn_end_entry};
 use crate::sessions::entry::{Entry, text_of_rpc_id};
 use crate::sessions::scan::Scan;
 use crate::sessions::store::{NewEvent, OpenEvents, StoredEventKind, StreamPosition};
+use crate::thread::ResultRules;
 
 /// Sorts what was read: what is stored, which turns ended and which one runs.
 pub(super) fn sort(
@@ -17,6 +18,7 @@ pub(super) fn sort(
     position: StreamPosition,
     (incarnation, own_turn): (u64, Option<&str>),
     (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
+    rules: &ResultRules,
 ) -> CaughtUp {
     let now = SystemTime::now().into();
     let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
@@ -51,7 +53,7 @@ pub(super) fn sort(
         ));
     }
     let cut = response.map_or(usize::MAX, |(before, _)| *before);
-    let mut end_of_turn = response.map(|(_, response)| ended_by(response));
+    let mut end_of_turn = response.map(|(_, response)| ended_by(response, rules));
     let mut patch = end_of_turn.as_ref().map(TurnEnd::status_patch).unwrap_or_default();
     for (n, entry) in entries.into_iter().enumerate() {
         if n == cut {

@@ -175,7 +175,8 @@ impl Tracker {
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
         let mut entries = self.close_requests();
-        let end = response.map_or_else(interrupted, ended_by);
+        let rules = &self.shared.options.result_rules;
+        let end = response.map_or_else(interrupted, |response| ended_by(response, rules));
         entries.push(turn_end_entry(&end));
         self.write(entries, end.status_patch(), Some(&foreign.turn.turn_id)).await;
     }

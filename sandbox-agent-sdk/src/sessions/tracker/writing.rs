@@ -332,7 +332,7 @@ impl Tracker {
             patch.replay_pending = is_known.then_some(false);
         }
         self.is_active_now();
-        let end = TurnEnd::of(&outcome, &self.shared.rules);
+        let end = TurnEnd::of(&outcome, &self.shared.options.result_rules);
         patch.status = end.status_patch().status;
         let mut entries = self.close_requests();
         let mut ended = turn_end_entry(&end);

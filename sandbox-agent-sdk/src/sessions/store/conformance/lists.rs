@@ -103,7 +103,7 @@ pub(super) async fn refuses_a_cursor_that_no_store_wrote(store: Store) {
     create(&store, "s").await;
     let long = "x".repeat(1 << 16);
     for id in ["", "a\0b", &long] {
-        let cursor = Cursor::behind(at(9), id);
+        let cursor = Cursor::after(at(9), id);
         let listed = store.list(&RecordQuery::all().after(cursor.clone())).await;
         assert!(matches!(&listed, Err(StoreError::BadCursor { cursor }) if cursor.len() <= 64), "{listed:?}");
         let query = InactiveQuery::new(SessionStatus::Active, at(9)).after(cursor);

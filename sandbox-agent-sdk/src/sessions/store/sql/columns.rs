@@ -136,7 +136,7 @@ pub(super) fn page(rows: &[Row], size: usize, order: &str) -> Result<RecordPage,
         }
     }
     if let Some(last) = rows.get(size - 1).filter(|_| rows.len() > size) {
-        page.next = Some(Cursor::behind(moment(last, order)?, last.try_get::<String, _>("id")?));
+        page.next = Some(Cursor::after(moment(last, order)?, last.try_get::<String, _>("id")?));
     }
     Ok(page)
 }

@@ -25,7 +25,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 #[tokio::test]
 async fn every_query_walks_along_an_index() {
     let (_directory, store) = store().await;
-    let cursor = Cursor::behind(Timestamp::from_millis(5), "x");
+    let cursor = Cursor::after(Timestamp::from_millis(5), "x");
     let mut statements = Vec::new();
     for base in [RecordQuery::all(), RecordQuery::listed(ArchivedSessions::Hidden)] {
         for query in [
@@ -94,7 +94,7 @@ async fn steps(store: &SqliteStore, mut query: RecordQuery, pages: usize) -> usi
         let last = &rows[query.page_size() - 1];
         let created_at: i64 = last.get("created_at");
         query = query
-            .after(Cursor::behind(Timestamp::from_millis(created_at as u64), last.get::<String, _>("id")));
+            .after(Cursor::after(Timestamp::from_millis(created_at as u64), last.get::<String, _>("id")));
     }
     connection.lock_handle().await.unwrap().remove_progress_handler();
     counted.load(Ordering::Relaxed)
@@ -130,7 +130,7 @@ async fn a_page_of_a_hundred_thousand_sessions_takes_no_more_steps_than_one_of_a
     }
     fill(800, 100_000).await;
     // From the newest, and from the middle.
-    let middle = Cursor::behind(Timestamp::from_millis(16_666), "session-50000");
+    let middle = Cursor::after(Timestamp::from_millis(16_666), "session-50000");
     for (query, few) in queries.iter().zip(few) {
         for query in [query.clone(), query.clone().after(middle.clone())] {
             let many = steps(&store, query.clone(), 3).await;
