@@ -35,6 +35,8 @@ mod listing;
 mod logins;
 #[path = "client/naming.rs"]
 mod naming;
+#[path = "client/neighbours.rs"]
+mod neighbours;
 #[path = "client/no_crashes.rs"]
 mod no_crashes;
 #[path = "client/no_runtime.rs"]

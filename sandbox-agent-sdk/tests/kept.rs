@@ -25,6 +25,8 @@ mod housekeeping;
 mod keeping;
 #[path = "kept/killed.rs"]
 mod killed;
+#[path = "kept/limits.rs"]
+mod limits;
 #[path = "kept/lossless.rs"]
 mod lossless;
 #[path = "kept/meanwhile.rs"]

@@ -109,6 +109,12 @@ impl Events {
         futures::StreamExt::next(self).await
     }
 
+    /// Returns how many events are queued. Events that were dropped in a row count as one.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        lock(&self.queue.state).items.len()
+    }
+
     /// Returns the next event if one is queued, without waiting.
     pub fn try_recv(&mut self) -> Option<Event> {
         self.queue.pop(self.untyped).event()

@@ -242,12 +242,16 @@ impl Connection {
         if let wire::Error::Rpc { error: rpc, .. } = &error
             && let Some(report) = rpc.data.as_ref().and_then(TerminationReport::from_error_data)
         {
-            return self.ended_with_answer(method, session, report, error).await;
+            return self.ended_with_answer(method, session, (report, true), error).await;
         }
         let body = error.http().and_then(|http| serde_json::from_str::<Value>(&http.body).ok());
         if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
             // A write that failed did not reach the agent.
             let sent = !report.is_failed_write();
+            if !self.shared.exit_notices_trusted() {
+                // The endpoint has several agents, and others may run.
+                return self.ended_with_answer(method, session, (report, sent), error).await;
+            }
             let info = self.report(report).await;
             let answer = Some(Arc::new(Error::from_wire(error)));
             let end = AgentEnded { session_id: None, info, sent, connection_ended: true, answer };
@@ -290,7 +294,7 @@ impl Connection {
         &self,
         method: &str,
         session: Option<&str>,
-        report: TerminationReport,
+        (report, sent): (TerminationReport, bool),
         error: wire::Error,
     ) -> Error {
         let info = match session {
@@ -306,7 +310,7 @@ impl Connection {
         };
         let session_id = session.map(str::to_owned);
         let answer = Some(Arc::new(Error::from_wire(error)));
-        let end = AgentEnded { session_id, info, sent: true, connection_ended: false, answer };
+        let end = AgentEnded { session_id, info, sent, connection_ended: false, answer };
         Error::AgentEnded(Box::new(end))
     }
 }

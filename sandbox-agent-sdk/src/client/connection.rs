@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 
+use super::deadline::deadline_after;
 use super::event_loop::{COMMANDS, Command, EventLoop, Exit, Shared, lost_reason};
 use super::hub::Hub;
 use super::names::AUTHENTICATE;
@@ -59,10 +60,8 @@ impl Connection {
     ) -> Result<Self, Error> {
         let handlers = Arc::new(requests.connect(agent));
         let wiring = Wiring::new(options, http, endpoint, agent);
-        if endpoint.kind == ServerKind::PerAgent {
-            // The stream of an unshared endpoint begins with the connection.
-            hub.next_incarnation();
-        }
+        // Nothing proves yet that the server is the same as before: logs compare the events that it replays.
+        hub.next_incarnation();
         let is_shared = endpoint.kind == ServerKind::Shared;
         let (mut builder, requests) = wiring.connection(agent).agent_requests();
         if is_shared {
@@ -270,7 +269,7 @@ impl Connection {
     pub(super) async fn close(&self) {
         // All of it has one deadline: neither a response that cannot be delivered nor an event loop that is busy holds
         // up the end.
-        let deadline = Instant::now() + self.options.timeouts.disconnect;
+        let deadline = deadline_after(self.options.timeouts.disconnect);
         // If the agent has already ended, that end is published first.
         let (sender, done) = oneshot::channel();
         let settled = async {
@@ -348,7 +347,7 @@ impl fmt::Debug for Connection {
 
 /// The deadline of a step of closing.
 fn at_least(deadline: Instant) -> Instant {
-    deadline.max(Instant::now() + CLOSE_AT_LEAST)
+    deadline.max(deadline_after(CLOSE_AT_LEAST))
 }
 
 /// Adds the field `agent`, which servers with several agents need for sessions that they do not know.

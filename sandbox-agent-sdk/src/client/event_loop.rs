@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use acp_http_client as wire;
 use serde_json::Value;
@@ -33,6 +32,8 @@ pub(super) use shared::Shared;
 
 /// How many commands may wait for the event loop.
 pub(super) const COMMANDS: usize = 64;
+/// How many events are read before commands and timers are looked at again.
+const EVENTS: usize = 64;
 /// How much of a message that cannot be decoded is shown.
 const MALFORMED_CHARS: usize = 256;
 
@@ -75,39 +76,51 @@ impl EventLoop {
     pub(super) async fn run(mut self) {
         let mut reading = true;
         loop {
-            if let Some(event) = self.events.try_recv() {
-                self.take(event);
-                tokio::task::coop::consume_budget().await;
-                continue;
-            }
             let deadline = self.exit.deadline;
             tokio::select! {
-                // Events come first, so that a barrier follows those that have arrived.
+                // Events come last, so that a flood of them holds up nothing else.
                 biased;
+                command = self.commands.recv() => {
+                    let Some(command) = command else { return };
+                    // It follows the events that have arrived, and only those.
+                    for _ in 0..self.events.queued() {
+                        let Some(event) = self.events.try_recv() else { break };
+                        self.take(event);
+                        tokio::task::coop::consume_budget().await;
+                    }
+                    self.run_command(command);
+                }
+                () = wait_until(deadline) => self.finish_exit(),
+                never = self.router.maintain() => match never {},
                 event = self.events.recv(), if reading => match event {
                     Some(event) => {
                         self.take(event);
-                        tokio::task::coop::consume_budget().await;
+                        // More events often follow at once. They are read without the cost of a wait.
+                        for _ in 1..EVENTS {
+                            let Some(event) = self.events.try_recv() else { break };
+                            self.take(event);
+                            tokio::task::coop::consume_budget().await;
+                        }
                     }
                     None => {
                         reading = false;
                         self.route_queued();
                     }
                 },
-                command = self.commands.recv() => match command {
-                    Some(Command::InOrder(run)) => run(),
-                    Some(Command::Settle(done)) => {
-                        self.finish_exit();
-                        // The caller may be gone.
-                        let _ = done.send(());
-                    }
-                    Some(Command::Serve(request)) => self.router.route_ours(&request.0, request.1),
-                    Some(Command::Report(report, reply)) => self.report(*report, Some(reply)),
-                    None => return,
-                },
-                () = wait_until(deadline) => self.finish_exit(),
-                never = self.router.maintain() => match never {},
             }
+        }
+    }
+
+    fn run_command(&mut self, command: Command) {
+        match command {
+            Command::InOrder(run) => run(),
+            Command::Settle(done) => {
+                self.finish_exit();
+                // The caller may be gone.
+                let _ = done.send(());
+            }
+            Command::Serve(request) => self.router.route_ours(&request.0, request.1),
+            Command::Report(report, reply) => self.report(*report, Some(reply)),
         }
     }
 
@@ -223,9 +236,7 @@ impl EventLoop {
                 let at = numbered(&notification.meta, notification.params.as_bytes());
                 self.session_ended(params, origin, at);
             }
-            AGENT_EXITED
-                if origin == Origin::Live && self.shared.exit_notices_trusted.load(Ordering::Acquire) =>
-            {
+            AGENT_EXITED if origin == Origin::Live && self.shared.exit_notices_trusted() => {
                 self.report(TerminationReport::from_agent_exited(&params), None);
             }
             "_sandboxagent/agent/unparsed" | "_adapter/invalid_stdout" => {

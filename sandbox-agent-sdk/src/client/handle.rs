@@ -250,7 +250,8 @@ impl SandboxAgentClient {
     /// a session. Use it for layers that must not miss anything, such as a store; [`events`](Self::events) may drop
     /// events.
     pub fn events_from(&self, from: impl Into<Option<StreamPosition>>) -> EventLog {
-        EventLog::new(self.inner(), self.inner().hub.open_log(), from.into())
+        let from = from.into();
+        EventLog::new(self.inner(), self.inner().hub.open_log(from), from)
     }
 
     /// Reads a part of the server's stream again, after a position.

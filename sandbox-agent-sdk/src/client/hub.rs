@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+pub(super) use self::decided::warn_undecided;
 pub(super) use self::ends::{EndListener, ended_event};
 pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::{Opening, PendingCall};
@@ -20,6 +21,7 @@ use crate::event::Origin;
 use crate::update::Missed;
 use crate::{ConnectionState, Event, Events, Update};
 
+mod decided;
 mod ends;
 #[cfg(test)]
 mod interleavings;
@@ -110,9 +112,9 @@ impl Hub {
         Events::new(queue)
     }
 
-    /// Opens a log of the client.
-    pub(super) fn open_log(&self) -> Arc<LogQueue> {
-        let queue = Arc::new(LogQueue::new(self.budget));
+    /// Opens a log of the client, after a position or from now on.
+    pub(super) fn open_log(&self, from: Option<StreamPosition>) -> Arc<LogQueue> {
+        let queue = Arc::new(LogQueue::new(self.budget, from));
         self.attach(Arc::<LogQueue>::clone(&queue));
         queue
     }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
+use self::continuity::{Continuity, Verdict};
 use super::hub::LogSink;
 use super::lifecycle::Inner;
 use super::reading::StreamReader;
@@ -18,11 +19,20 @@ use crate::client::event::Hold;
 use crate::convert::text::OneLine;
 use crate::event::{Gap, Origin};
 
+mod continuity;
+
+/// How much memory entries may take that the server cannot send again, beyond the budget.
+const RESERVE: usize = 1 << 20;
+
 /// A lossless log of all events after a position, in one order.
 ///
 /// Entries wait in memory up to the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond the
 /// budget are read from the server again when the reader reaches them. If the server no longer has them, the log
-/// contains a [`LogRecord::Missing`] in their place.
+/// contains a [`LogRecord::Missing`] in their place. Entries that only this client has, such as [`Event::TurnEnded`],
+/// may take 1 MiB more. If the reader falls behind further, an [`Event::Lagged`] takes their place.
+///
+/// A new connection replays what the server still has. If the server is the same as before, entries that the log has are
+/// not repeated; otherwise they are new.
 #[derive(Debug)]
 #[must_use = "a log that is not read only fills its memory"]
 pub struct EventLog {
@@ -38,6 +48,8 @@ pub struct EventLog {
 struct CatchingUp {
     reader: StreamReader,
     hole: Hole,
+    /// Whether the hole is in the present stream, unless the reader finds another one.
+    is_present: bool,
 }
 
 /// A part of the stream that is read from the server.
@@ -51,6 +63,8 @@ pub(super) struct Hole {
 
 impl EventLog {
     pub(super) fn new(inner: &Arc<Inner>, queue: Arc<LogQueue>, from: Option<StreamPosition>) -> Self {
+        // The number of an incarnation has a meaning only in the process that counted it.
+        let from = from.map(|from| StreamPosition { incarnation: inner.hub.incarnation(), ..from });
         let mut log = Self { inner: Arc::downgrade(inner), queue, catching_up: None, position: from };
         if let Some(after) = from {
             log.catch_up(Hole { after, last: None });
@@ -65,19 +79,23 @@ impl EventLog {
     pub async fn next(&mut self) -> Option<LogEntry> {
         loop {
             let entry = match &mut self.catching_up {
-                Some(CatchingUp { reader, hole }) => {
-                    let hole = *hole;
-                    match reader.next().await {
-                        Some(Ok(entry)) => entry,
-                        Some(Err(error)) => {
-                            tracing::warn!(error = %OneLine(&error), "a part of the stream cannot be read again");
+                Some(catching_up) => {
+                    let hole = catching_up.hole;
+                    match catching_up.next().await {
+                        Filled::Entry(entry) => {
+                            if hole.last.is_none() && is_restart(&entry) {
+                                self.position = None;
+                            }
+                            entry
+                        }
+                        Filled::Gone => {
                             self.catching_up = None;
                             match self.missing(hole) {
                                 Some(missing) => return Some(missing),
                                 None => continue,
                             }
                         }
-                        None => {
+                        Filled::End => {
                             self.catching_up = None;
                             continue;
                         }
@@ -89,6 +107,7 @@ impl EventLog {
                         self.catch_up(hole);
                         continue;
                     }
+                    Item::Lagged(count) => LogEntry::of_event(&Event::Lagged(count), None),
                 },
             };
             if self.is_new(&entry) {
@@ -105,8 +124,9 @@ impl EventLog {
 
     fn catch_up(&mut self, hole: Hole) {
         let Some(inner) = self.inner.upgrade() else { return };
+        let is_present = hole.after.incarnation == inner.hub.incarnation();
         let reader = StreamReader::new(inner, hole.after, hole.last.map(|last| last.offset));
-        self.catching_up = Some(CatchingUp { reader, hole });
+        self.catching_up = Some(CatchingUp { reader, hole, is_present });
     }
 
     /// Creates the entry for a part of the stream that cannot be read again.
@@ -118,7 +138,7 @@ impl EventLog {
         Some(LogEntry::new(LogRecord::Missing(gap), None, Origin::Live))
     }
 
-    /// Whether an entry was not returned before: a new connection replays the events that the server still has.
+    /// Whether an entry was not returned before: what is read again may overlap with what is queued.
     fn is_new(&mut self, entry: &LogEntry) -> bool {
         let Some(position) = entry.position else { return true };
         let is_new = self.position.is_none_or(|last| position.is_after(&last));
@@ -126,6 +146,37 @@ impl EventLog {
             self.position = Some(position);
         }
         is_new
+    }
+}
+
+/// A step of filling a hole.
+enum Filled {
+    Entry(LogEntry),
+    /// The server does not have the rest.
+    Gone,
+    End,
+}
+
+impl CatchingUp {
+    async fn next(&mut self) -> Filled {
+        let mut entry = match self.reader.next().await {
+            Some(Ok(entry)) => entry,
+            Some(Err(error)) => {
+                tracing::warn!(error = %OneLine(&error), "a part of the stream cannot be read again");
+                return Filled::Gone;
+            }
+            None => return Filled::End,
+        };
+        if self.hole.last.is_some() {
+            let is_same = self.reader.is_same_stream().unwrap_or(self.is_present);
+            if !is_same {
+                // The server that had these events is gone.
+                return Filled::Gone;
+            }
+            let incarnation = self.hole.after.incarnation;
+            entry.position = entry.position.map(|at| StreamPosition { incarnation, ..at });
+        }
+        Filled::Entry(entry)
     }
 }
 
@@ -149,17 +200,25 @@ struct State {
     bytes: usize,
     /// The last position that was pushed or omitted.
     position: Option<StreamPosition>,
+    continuity: Continuity,
+    /// Entries of a new connection, until it is known whether the log has them.
+    undecided: Vec<LogEntry>,
     ended: bool,
 }
 
 pub(super) enum Item {
     Entry(Box<LogEntry>),
     Hole(Hole),
+    /// So many entries were dropped here that cannot be read again.
+    Lagged(u64),
 }
 
 impl LogQueue {
-    pub(super) fn new(budget: usize) -> Self {
-        Self { budget, state: Mutex::default(), waker: AtomicWaker::new() }
+    /// A queue that begins after a position, or now.
+    pub(super) fn new(budget: usize, from: Option<StreamPosition>) -> Self {
+        let continuity = from.map(Continuity::after).unwrap_or_default();
+        let state = State { continuity, ..State::default() };
+        Self { budget, state: Mutex::new(state), waker: AtomicWaker::new() }
     }
 
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Item>> {
@@ -187,29 +246,12 @@ impl LogSink for LogQueue {
         !self.lock().ended
     }
 
-    /// Adds an entry. An entry that exceeds the budget is omitted if it can be read from the server again.
+    /// Adds an entry, unless the log has it.
     fn push(&self, entry: &LogEntry) -> Option<Hold> {
         let mut state = self.lock();
-        if state.ended {
-            return None;
-        }
-        let weight = entry.weight();
-        let before = state.position;
-        if let Some(position) = entry.position {
-            state.position = Some(position);
-        }
-        let fits = state.bytes == 0 || state.bytes.saturating_add(weight) <= self.budget;
-        match (entry.position, before) {
-            (Some(position), Some(after)) if !fits && is_readable(entry) => match state.items.back_mut() {
-                Some(Item::Hole(hole)) if hole.after.incarnation == position.incarnation => {
-                    hole.last = Some(position);
-                }
-                _ => state.items.push_back(Item::Hole(Hole { after, last: Some(position) })),
-            },
-            _ => {
-                state.bytes += weight;
-                state.items.push_back(Item::Entry(Box::new(entry.clone())));
-            }
+        if !state.ended && state.is_new(entry, self.budget) {
+            let undecided = std::mem::take(&mut state.undecided);
+            undecided.iter().chain([entry]).for_each(|entry| state.add(entry, self.budget));
         }
         drop(state);
         self.waker.wake();
@@ -220,6 +262,78 @@ impl LogSink for LogQueue {
         self.lock().ended = true;
         self.waker.wake();
     }
+}
+
+impl State {
+    /// Whether an entry is to be added, with those that are undecided.
+    fn is_new(&mut self, entry: &LogEntry, budget: usize) -> bool {
+        if is_restart(entry) {
+            self.continuity.differs();
+        }
+        let Some(position) = entry.position else {
+            if self.undecided.is_empty() || is_restart(entry) {
+                return true;
+            }
+            self.add(entry, budget);
+            return false;
+        };
+        match self.continuity.judge(position, entry.origin) {
+            Verdict::New => true,
+            Verdict::Behind(gap) => {
+                let missing = LogEntry::new(LogRecord::Missing(gap), None, Origin::Replayed);
+                self.undecided.push(missing);
+                true
+            }
+            Verdict::Repeat => {
+                self.undecided.clear();
+                self.position = Some(position);
+                false
+            }
+            Verdict::Undecided => {
+                let bytes: usize = self.undecided.iter().map(LogEntry::weight).sum();
+                let fits = bytes.saturating_add(entry.weight()) <= budget;
+                match fits {
+                    true => self.undecided.push(entry.clone()),
+                    false => self.continuity.differs(),
+                }
+                !fits
+            }
+        }
+    }
+
+    /// Adds an entry. An entry that exceeds the budget is omitted if it can be read from the server again.
+    fn add(&mut self, entry: &LogEntry, budget: usize) {
+        let weight = entry.weight();
+        let before = self.position;
+        if let Some(position) = entry.position {
+            self.position = Some(position);
+        }
+        let total = self.bytes.saturating_add(weight);
+        let fits = self.bytes == 0 || total <= budget;
+        match (entry.position, before, self.items.back_mut()) {
+            (Some(position), Some(after), last)
+                if !fits && is_readable(entry) && after.incarnation == position.incarnation =>
+            {
+                match last {
+                    Some(Item::Hole(hole)) if hole.after.incarnation == position.incarnation => {
+                        hole.last = Some(position);
+                    }
+                    _ => self.items.push_back(Item::Hole(Hole { after, last: Some(position) })),
+                }
+            }
+            (_, _, Some(Item::Lagged(count))) if total > budget.saturating_add(RESERVE) => *count += 1,
+            _ if !fits && total > budget.saturating_add(RESERVE) => self.items.push_back(Item::Lagged(1)),
+            _ => {
+                self.bytes = total;
+                self.items.push_back(Item::Entry(Box::new(entry.clone())));
+            }
+        }
+    }
+}
+
+/// Whether the server has restarted here.
+fn is_restart(entry: &LogEntry) -> bool {
+    matches!(entry.record, LogRecord::Event(Event::ServerRestarted))
 }
 
 /// Whether the server can send an entry again. It cannot resend events that this client creates, such as the end of a
@@ -266,9 +380,9 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_budget_becomes_a_hole_and_everything_else_stays() {
-        let queue = LogQueue::new(2 * update(1).weight());
+        let queue = LogQueue::new(2 * update(1).weight(), None);
         (1..=4).for_each(|offset| drop(queue.push(&update(offset))));
-        let news = LogEntry::of_event(&Event::ServerRestarted, None);
+        let news = LogEntry::of_event(&Event::Reconnected { checked: true }, None);
         queue.push(&news);
         (5..=6).for_each(|offset| drop(queue.push(&update(offset))));
         let mut seen = Vec::new();
@@ -276,6 +390,7 @@ mod tests {
             seen.push(match item {
                 Item::Entry(entry) => entry.position.map_or("news".to_owned(), |at| at.offset.to_string()),
                 Item::Hole(hole) => format!("{}..{}", hole.after.offset, hole.last.map_or(0, |at| at.offset)),
+                Item::Lagged(count) => format!("{count} lost"),
             });
         }
         assert_eq!(seen, ["1", "2", "2..4", "news", "4..6"]);

@@ -18,6 +18,7 @@ mod account;
 mod calls;
 pub(crate) mod capabilities;
 mod connection;
+pub(crate) mod deadline;
 #[cfg(feature = "sessions")]
 mod endpoints;
 pub(crate) mod event;

@@ -67,17 +67,26 @@ impl RequestRouter {
     }
 
     pub(super) fn route(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let incoming = Incoming::read(request, responder, &self.shared);
-        match &incoming.params {
-            Ok(_) if self.is_ours(incoming.session.as_deref()) => self.serve(incoming),
-            Err(_) if self.is_ours(incoming.session.as_deref()) => self.reject(incoming),
-            _ => self.publish_unclaimed(incoming),
+        let session = self.session_of(request);
+        if self.is_ours(session.as_deref()) {
+            return self.accept(request, session, responder);
         }
+        let admission = &self.shared.unclaimed_admission;
+        self.publish_unclaimed(Incoming::read(request, session, responder, &self.shared.limits, admission));
     }
 
     /// Routes a request that another reader of the stream received, as one that is addressed to this client.
     pub(super) fn route_ours(&mut self, request: &wire::AgentRequest, responder: wire::Responder) {
-        let incoming = Incoming::read(request, responder, &self.shared);
+        self.accept(request, self.session_of(request), responder);
+    }
+
+    fn session_of(&self, request: &wire::AgentRequest) -> Option<String> {
+        incoming::read_session(request.params().as_bytes(), self.shared.limits.session_id)
+    }
+
+    fn accept(&mut self, request: &wire::AgentRequest, session: Option<String>, responder: wire::Responder) {
+        let Shared { limits, admission, .. } = &*self.shared;
+        let incoming = Incoming::read(request, session, responder, limits, admission);
         match &incoming.params {
             Ok(_) => self.serve(incoming),
             Err(_) => self.reject(incoming),

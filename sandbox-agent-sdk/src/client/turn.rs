@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
 
+use super::deadline::deadline_after;
 use super::network::check_runtime;
 use super::session::{Session, TurnState};
 use super::stream::PromptLayer;
@@ -147,7 +147,7 @@ impl Turn {
     /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
-        self.limits.send_modify(|limits| limits.deadline = Some((Instant::now() + within, within)));
+        self.limits.send_modify(|limits| limits.deadline = Some((deadline_after(within), within)));
         self
     }
 
@@ -159,8 +159,9 @@ impl Turn {
     /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
-        self.session.client().inner().hub.time_progress(self.session.id());
+        // In this order: a turn that is sent to another session meanwhile looks at its limits there.
         self.limits.send_modify(|limits| limits.idle = Some(limit));
+        self.session.client().inner().hub.time_progress(&self.current.id());
         self
     }
 
@@ -269,8 +270,9 @@ impl Turn {
     fn read_reports(&mut self) {
         if self.reading == Reading::NotYet {
             self.reading = Reading::Reports;
-            for request in self.session.client().inner().hub.stop_deciding(&self.queue) {
-                request.or_refuse();
+            let hub = &self.session.client().inner().hub;
+            for request in hub.stop_deciding(&self.queue) {
+                request.or_refuse(hub);
             }
         }
     }
@@ -284,7 +286,7 @@ impl Stream for Turn {
         loop {
             match self.queue.poll(context) {
                 Poll::Ready(Some(item)) => {
-                    if let Some(update) = item.or_refuse() {
+                    if let Some(update) = item.or_refuse(&self.session.client().inner().hub) {
                         return Poll::Ready(Some(update));
                     }
                 }

@@ -12,10 +12,11 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
-use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tokio::time::{Sleep, sleep, timeout_at};
 
 use super::refusal::{connection_lost, header};
 use crate::Error;
+use crate::client::deadline::deadline_after;
 use crate::error::{Phase, Timeout};
 
 /// A stream of body chunks. Fails on a stall, and if the body ends before its announced length.
@@ -71,7 +72,7 @@ impl Incoming {
 
     /// Reads the beginning of the body and ignores later failures. It takes no longer than one stall.
     pub(super) async fn start(mut self, limit: usize) -> Bytes {
-        let until = Instant::now() + self.stall;
+        let until = deadline_after(self.stall);
         let mut start = BytesMut::new();
         while start.len() < limit {
             match timeout_at(until, self.next()).await {

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Error;
+use crate::client::deadline::{deadline_after, deadline_from};
 use crate::control::InstallResult;
 
 /// The default interval of [`InstallEvent::StillInstalling`].
@@ -105,7 +106,7 @@ impl Stream for Installation {
         match &mut this.stage {
             Stage::New => {
                 let since = Instant::now();
-                let next = Box::pin(sleep_until(since + this.every));
+                let next = Box::pin(sleep_until(deadline_from(since, this.every)));
                 let event = InstallEvent::Started { agent: agent() };
                 this.stage = Stage::Running { since, next };
                 Poll::Ready(Some(Ok(event)))
@@ -120,7 +121,7 @@ impl Stream for Installation {
                 if next.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
-                next.as_mut().reset(Instant::now() + this.every);
+                next.as_mut().reset(deadline_after(this.every));
                 let event = InstallEvent::StillInstalling { agent: agent(), elapsed: since.elapsed() };
                 Poll::Ready(Some(Ok(event)))
             }

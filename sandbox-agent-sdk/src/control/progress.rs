@@ -12,6 +12,7 @@ use futures::{Stream, StreamExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::client::deadline::deadline_from;
 use crate::error::Cause;
 
 /// A request body that records its progress.
@@ -163,8 +164,8 @@ impl Progress {
             let (Some(limit), now) = (limit, Instant::now()) else { return std::future::pending().await };
             let end = match awaited {
                 // The timer restarts with the next chunk, which cannot expire before this.
-                Awaited::Source => now + limit,
-                Awaited::Server | Awaited::Response => since + limit,
+                Awaited::Source => deadline_from(now, limit),
+                Awaited::Server | Awaited::Response => deadline_from(since, limit),
             };
             if end <= now {
                 return limit;

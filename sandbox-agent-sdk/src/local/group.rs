@@ -9,6 +9,7 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use crate::client::deadline::deadline_after;
 use crate::process_tree::{ProcessTree, run_blocking};
 
 /// How often the process tree is checked for live members.
@@ -56,7 +57,7 @@ impl Group {
     /// Stops the process tree: SIGTERM, then SIGKILL after the grace period. Returns the leader's exit
     /// status.
     pub(super) async fn end(&mut self, grace: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + grace;
+        let deadline = deadline_after(grace);
         run_blocking(&self.tree, ProcessTree::terminate).await;
         while !run_blocking(&self.tree, ProcessTree::is_empty).await && Instant::now() < deadline {
             sleep(POLL).await;

@@ -103,11 +103,14 @@ impl PermissionRequest {
         Self { inner: Arc::clone(&self.inner), stake: None }
     }
 
-    /// Drops a copy whose holder does not decide. Rejects the request if this was the last deciding copy.
-    pub(crate) fn release(self) {
-        if self.stake.as_ref().is_some_and(|stake| Arc::strong_count(stake) == 1) {
-            // An error means that the agent no longer waits.
-            let _ = self.refuse();
+    /// Drops a copy whose holder does not decide. Rejects the request if this was the last deciding copy, and returns
+    /// whether it did.
+    pub(crate) fn release(mut self) -> bool {
+        // If copies are released concurrently, one of them is the last.
+        match self.stake.take().and_then(Arc::into_inner) {
+            // An error means that the agent no longer waits. The stake is dropped afterwards, which changes nothing.
+            Some(_stake) => self.refuse().is_ok(),
+            None => false,
         }
     }
 

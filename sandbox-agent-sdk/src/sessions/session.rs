@@ -12,6 +12,7 @@ use super::client::StoredClient;
 use super::restored::Restored;
 use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
 use super::tracker::{Ask, Begun, OpenTurn};
+use crate::client::deadline::deadline_after;
 use crate::client::network::check_runtime;
 use crate::session::SessionMetadata;
 use crate::sessions::{StatusEvent, UserAction};
@@ -127,7 +128,7 @@ impl StoredSession {
             prompt.check()?;
             check_runtime()?;
             session.refuse_second_turn().await?;
-            let deadline = Instant::now() + session.client.shared.options.open_turn_timeout;
+            let deadline = deadline_after(session.client.shared.options.open_turn_timeout);
             let mut is_cancelled = false;
             loop {
                 let (text, new) = (prompt.clone(), session.new.as_deref().cloned().map(Box::new));

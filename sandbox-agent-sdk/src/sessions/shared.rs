@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{Fuse, FusedFuture as _};
@@ -21,6 +20,7 @@ use super::store::{
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
+use crate::client::deadline::deadline_after;
 use crate::client::event::Queue;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
@@ -29,9 +29,6 @@ use crate::connection::Capabilities;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
-
-/// The longest time that a deadline may be away.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// How long to wait before a store that failed is tried again, at first and at most.
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
@@ -261,16 +258,12 @@ impl Shared {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        self.deadline_in(self.options.retry_for)
+        deadline_after(self.options.retry_for)
     }
 
     /// When a flush ends: a tracker that waits for the store gives up before.
     pub(super) fn flush_deadline(&self) -> Instant {
-        self.deadline_in(self.options.retry_for.saturating_mul(2))
-    }
-
-    pub(super) fn deadline_in(&self, time: Duration) -> Instant {
-        Instant::now() + time.min(LONGEST)
+        deadline_after(self.options.retry_for.saturating_mul(2))
     }
 
     pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
@@ -288,7 +281,7 @@ impl Shared {
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         StoreError::check_runtime()?;
-        let result = tokio::time::timeout(self.options.retry_for.min(LONGEST), call).await;
+        let result = tokio::time::timeout(self.options.retry_for, call).await;
         result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
     }
 

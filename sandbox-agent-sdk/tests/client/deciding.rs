@@ -213,3 +213,70 @@ async fn decisions_of_a_policy_are_visible() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_refusal_by_default_is_visible_even_if_the_turn_is_read_after_the_request() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut log = client.events();
+        let turn = session.prompt("go");
+        drop(permission(&mut log).await);
+        assert_eq!(within(turn.text()).await.unwrap(), "permission: reject_once");
+        assert_eq!(decided(&mut log).await.by, DecidedBy::Default, "{kind}");
+        // A layer that passes its events on refuses in the same way.
+        let turn = futures::stream::unfold(session.prompt("go"), |mut turn| async move {
+            let event = turn.next_event().await?;
+            Some((event, turn))
+        });
+        let layered = sandbox_agent_sdk::Turn::from_events(session.clone(), turn);
+        assert_eq!(within(layered.text()).await.unwrap(), "permission: reject_once");
+        assert_eq!(decided(&mut log).await.by, DecidedBy::Default, "{kind}");
+    }
+}
+
+/// A permission request for a tool call of which only the id is known.
+fn bare_request(id: &str) -> Step {
+    let params = json!({
+        "toolCall": {"toolCallId": id, "status": "pending"},
+        "options": [
+            {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+            {"optionId": "no", "name": "No", "kind": "reject_once"},
+        ],
+    });
+    Step::Request { method: "session/request_permission".into(), params }
+}
+
+#[tokio::test]
+async fn a_permission_includes_nothing_of_a_tool_call_of_an_earlier_turn() {
+    for kind in KINDS {
+        let mut call = ToolCall::new("1", "Edit main.rs");
+        call.kind = "edit".into();
+        let edits = vec![Step::ToolCall(call.clone()), bare_request("1")];
+        let reported = serde_json::to_value(json!({
+            "sessionUpdate": "tool_call", "toolCallId": "1", "title": "Edit", "kind": "edit",
+        }))
+        .unwrap();
+        let script = Script::new(move |turn| match turn.text.as_str() {
+            "edit" => edits.clone(),
+            _ => vec![bare_request("1")],
+        })
+        .history(move |_| vec![reported.clone()]);
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, kind).permissions(PermissionPolicy::AcceptEdits).build().unwrap();
+        let session = session(&client).await;
+        let choices = || -> Vec<_> {
+            let answers = server.answers();
+            answers.iter().map(|answer| answer.answer["result"]["outcome"]["optionId"].clone()).collect()
+        };
+        within(session.prompt("edit").outcome()).await.unwrap();
+        assert_eq!(choices(), ["yes"], "{kind}: the call of the turn itself is known");
+        within(session.prompt("run").outcome()).await.unwrap();
+        assert_eq!(choices(), ["yes", "no"], "{kind}: the number is used again");
+        // An agent may replay a part of the history when the next turn has begun.
+        let _loaded = within(session.reload()).await.unwrap();
+        within(session.prompt("run").outcome()).await.unwrap();
+        assert_eq!(choices(), ["yes", "no", "no"], "{kind}");
+    }
+}

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
-use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use mock_server::{MockServer, Permission, Script, State, Step, ToolCall};
 use sandbox_agent_sdk::error::Error;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::stream::{EventLog, LogEntry, LogRecord, StreamPosition, StreamReader};
 use sandbox_agent_sdk::turns::TurnEvent;
+use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{Event, PermissionPolicy, ServerKind, StopReason, Turn};
 
 use super::support::{KINDS, LIMIT, client, options, session, within};
@@ -308,4 +309,117 @@ async fn dropping_a_turn_from_events_drops_its_stream() {
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
     drop(Turn::from_events(session.clone(), events));
     assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await);
+}
+
+#[tokio::test]
+async fn a_turn_from_events_whose_queue_overflows_is_incomplete() {
+    let script = Script::steps(vec![Step::Flood { updates: 100, bytes: 10_000 }]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&options(&server, ServerKind::Shared).event_budget(100_000).build().unwrap()).await;
+    let mut events = Vec::new();
+    let wide = client(&server, ServerKind::Shared);
+    let mut turn = super::support::session(&wide).await.prompt("go");
+    while let Some(event) = within(turn.next_event()).await {
+        events.push(event);
+    }
+    let mut turn = Turn::from_events(session, futures::stream::iter(events));
+    // The feed never waits for its reader, so the queue has overflowed when the turn ends.
+    let outcome = within(turn.outcome()).await.unwrap();
+    assert!(matches!(outcome.missing[..], [Missed::Lagged(count)] if count > 50), "{:?}", outcome.missing);
+    let error = within(turn.text()).await.unwrap_err();
+    let Error::IncompleteTurn(turn) = &error else { panic!("{error:?}") };
+    assert!(turn.collected.text.len() < 1_000_000);
+}
+
+/// An agent that repeats each prompt in one update.
+fn repeats() -> Script {
+    Script::new(|turn| vec![Step::Say(format!("mock: {}", turn.text))])
+}
+
+/// Reads the log until a text, and returns everything before it.
+async fn until(log: &mut EventLog, last: &str) -> Vec<String> {
+    let mut seen = Vec::new();
+    while !seen.ends_with(&[last.to_owned()]) {
+        let entry = within(log.next()).await.expect("another entry");
+        seen.extend(short(&entry).filter(|text| !text.is_empty()));
+    }
+    seen
+}
+
+#[tokio::test]
+async fn the_log_has_the_events_of_a_server_that_restarted_without_a_connection() {
+    for kind in [ServerKind::Shared, ServerKind::PerAgent, ServerKind::ConnectionId] {
+        let mut builder = MockServer::builder().agent("mock", repeats());
+        if kind == ServerKind::ConnectionId {
+            builder = builder.connection_ids(Some("x-acp-connection-id"));
+        }
+        let server = builder.start().await;
+        let client = client(&server, kind);
+        let mut log = client.events_from(None);
+        let one = session(&client).await;
+        for text in ["a", "b", "c"] {
+            within(one.prompt(text).outcome()).await.unwrap();
+        }
+        until(&mut log, "mock: c").await;
+        within(client.disconnect()).await.unwrap();
+        server.restart(State::Lost).await;
+        within(client.connect()).await.unwrap();
+        let two = session(&client).await;
+        within(two.prompt("d").outcome()).await.unwrap();
+        within(two.prompt("e").outcome()).await.unwrap();
+        let seen = until(&mut log, "mock: e").await;
+        assert!(seen.iter().any(|text| text == "mock: d"), "{kind}: {seen:?}");
+        assert!(!seen.iter().any(|text| text == "mock: a"), "{kind}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_log_has_each_event_once_after_a_new_connection_to_the_same_server() {
+    let server = MockServer::builder().agent("mock", repeats()).start().await;
+    let (watcher, writer) = (client(&server, ServerKind::Shared), client(&server, ServerKind::Shared));
+    let theirs = session(&writer).await;
+    within(theirs.prompt("early").outcome()).await.unwrap();
+    let mut log = watcher.events_from(None);
+    within(watcher.list_models(None)).await.unwrap();
+    within(theirs.prompt("a").outcome()).await.unwrap();
+    until(&mut log, "mock: a").await;
+    within(watcher.disconnect()).await.unwrap();
+    within(theirs.prompt("b").outcome()).await.unwrap();
+    within(watcher.connect()).await.unwrap();
+    within(theirs.prompt("c").outcome()).await.unwrap();
+    let seen = until(&mut log, "mock: c").await;
+    let said: Vec<_> = seen.iter().filter(|text| text.starts_with("mock: ")).collect();
+    assert_eq!(said, ["mock: b", "mock: c"], "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_log_from_a_position_of_another_server_has_everything_of_this_one() {
+    let server = MockServer::builder().agent("mock", repeats()).start().await;
+    let first = client(&server, ServerKind::Shared);
+    let session_one = session(&first).await;
+    let mut log = first.events_from(None);
+    for text in ["a", "b", "c"] {
+        within(session_one.prompt(text).outcome()).await.unwrap();
+    }
+    until(&mut log, "mock: c").await;
+    let position = log.position().unwrap();
+    let position = StreamPosition::new(7, position.offset, position.fingerprint);
+    drop(first);
+    // The number of the incarnation is that of another process and means nothing here.
+    let second = client(&server, ServerKind::Shared);
+    let mut log = second.events_from(position);
+    let session_two = session(&second).await;
+    within(session_two.prompt("d").outcome()).await.unwrap();
+    let seen = until(&mut log, "mock: d").await;
+    assert!(!seen.iter().any(|text| text == "mock: c" || text == "restarted"), "{seen:?}");
+    drop(second);
+    server.restart(State::Lost).await;
+    let third = client(&server, ServerKind::Shared);
+    let session_three = session(&third).await;
+    for text in ["u", "v", "w", "x"] {
+        within(session_three.prompt(text).outcome()).await.unwrap();
+    }
+    let mut log = third.events_from(position);
+    let seen = until(&mut log, "mock: x").await;
+    assert_eq!(seen, ["restarted", "mock: u", "mock: v", "mock: w", "mock: x"]);
 }

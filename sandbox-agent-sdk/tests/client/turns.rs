@@ -8,7 +8,9 @@ use sandbox_agent_sdk::turns::TurnState;
 use sandbox_agent_sdk::{Content, DropPolicy, Error, Event, Prompt, ServerKind, StopReason, UpdateKind};
 use serde_json::json;
 
-use super::support::{KINDS, LIMIT, client, event, options, session, text, timeouts, within};
+use super::support::{
+    KINDS, LIMIT, client, event, options, session, session_ended, text, timeouts, within,
+};
 
 #[tokio::test]
 async fn a_turn_is_a_stream_of_updates_with_an_outcome() {
@@ -326,5 +328,67 @@ async fn what_was_reported_before_the_prompt_is_not_in_the_turn() {
         let session = session(&client(&server, kind)).await;
         within(session.set_mode("code")).await.unwrap();
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), "live", "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_detached_prompt_is_sent_after_the_cancel_that_it_waits_for() {
+    for kind in KINDS {
+        let script = Script::new(|turn| match turn.text.as_str() {
+            "first" => vec![Step::WaitForCancel],
+            _ => vec![Step::Say("second".into())],
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, kind).on_turn_drop(DropPolicy::Detach).build().unwrap();
+        let session = session(&client).await;
+        let first = session.prompt("first");
+        assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+        let mut cancelling = std::pin::pin!(first.cancel());
+        assert!(futures::poll!(cancelling.as_mut()).is_pending());
+        assert_eq!(session.turn_state(), TurnState::Cancelling);
+        drop(session.prompt("second"));
+        within(cancelling).await.unwrap();
+        assert!(server.wait_for(|_| server.messages("session/prompt").len() == 2, LIMIT).await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_detached_turn_has_its_deadline() {
+    for kind in KINDS {
+        let server =
+            MockServer::builder().agent("mock", Script::steps(vec![Step::WaitForCancel])).start().await;
+        let client = options(&server, kind).on_turn_drop(DropPolicy::Detach).build().unwrap();
+        let session = session(&client).await;
+        let turn = session.prompt("go").with_deadline(Duration::from_millis(300));
+        assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+        drop(turn);
+        assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn the_longest_durations_are_no_limits() {
+    let long = Duration::MAX;
+    for kind in KINDS {
+        let server = MockServer::start().await;
+        let times = timeouts().cancel(long).termination(long).start(long).request(long);
+        let times = if kind == ServerKind::Shared { times.disconnect(long) } else { times };
+        let client = options(&server, kind).timeouts(times).build().unwrap();
+        let session = session(&client).await;
+        let turn = session.prompt("hi").with_deadline(long).with_idle_timeout(long);
+        assert_eq!(within(turn.text()).await.unwrap(), "mock: hi");
+        let inner = session.prompt("hi");
+        let events = futures::stream::unfold(inner, |mut turn| async move {
+            let event = turn.next_event().await?;
+            Some((event, turn))
+        });
+        let turn = sandbox_agent_sdk::Turn::from_events(session.clone(), events);
+        let turn = turn.with_deadline(long).with_idle_timeout(long);
+        assert_eq!(within(turn.text()).await.unwrap(), "mock: hi");
+        // The end of the agent is published before its details, which may take as long as they like.
+        let mut events = client.events();
+        let _turn = session.prompt("crash");
+        session_ended(&mut events).await;
+        within(client.disconnect()).await.unwrap();
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::EventLoop;
+use crate::client::deadline::deadline_after;
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
@@ -60,7 +61,7 @@ impl EventLoop {
         let complete = self.exit.noticed && (report.has_stderr() || self.exit.answered || !waits);
         self.exit.report = Some(report);
         let timeout = if complete || requested { self.trailing } else { self.termination_timeout };
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         self.exit.deadline = Some(self.exit.deadline.map_or(deadline, |before| before.min(deadline)));
         if is_certain {
             self.publish_exit();

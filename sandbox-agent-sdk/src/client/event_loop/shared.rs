@@ -19,8 +19,8 @@ pub(super) const OUTPUT_CHARS: usize = 1024;
 pub(in crate::client) struct Shared {
     /// Whether other clients use the same endpoint and see the same stream.
     pub(in crate::client) is_shared: bool,
-    /// Whether `_adapter/agent_exited` refers to the only agent of the endpoint.
-    pub(super) exit_notices_trusted: AtomicBool,
+    /// Whether a notice of an agent's exit refers to the only agent of the endpoint.
+    exit_notices_trusted: AtomicBool,
     /// How many calls are pending.
     pub(in crate::client) in_flight: AtomicUsize,
     /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
@@ -33,8 +33,10 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) unclaimed: UnclaimedTable,
     /// The sessions with agent requests that this client serves.
     pub(in crate::client) owned: Arc<OwnedSessions>,
-    /// The memory of the open agent requests.
+    /// The memory of the open agent requests that are addressed to this client.
     pub(in crate::client) admission: Arc<Admission>,
+    /// The memory of the unclaimed ones. It is separate: other clients must not use up that of this client.
+    pub(in crate::client) unclaimed_admission: Arc<Admission>,
     /// How many agent requests are open that this client answers.
     pub(in crate::client) slots: Arc<Admission>,
     pub(in crate::client) limits: Limits,
@@ -56,6 +58,7 @@ impl Shared {
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
             admission: Arc::new(Admission::new(limits.open_request_bytes)),
+            unclaimed_admission: Arc::new(Admission::new(limits.open_request_bytes)),
             slots: Arc::new(Admission::new(limits.open_requests)),
             limits: limits.clone(),
             learned: Learned::default(),
@@ -67,6 +70,11 @@ impl Shared {
     /// agents advertise extensions and report ends by session; the adapter has one agent and advertises none.
     pub(in crate::client) fn trust_exit_notices(&self, trusted: bool) {
         self.exit_notices_trusted.store(trusted, Ordering::Release);
+    }
+
+    /// Whether a notice of an agent's exit refers to the only agent of the endpoint.
+    pub(in crate::client) fn exit_notices_trusted(&self) -> bool {
+        self.exit_notices_trusted.load(Ordering::Acquire)
     }
 
     /// How the agent ended, if it has.

@@ -98,7 +98,7 @@ fn assert_complete(texts: &[String]) {
 fn all_readers_see_every_event_once_in_one_order_and_the_end() {
     explore(SCHEDULES, || {
         let hub = Arc::new(Hub::new(LARGE));
-        let (all, log, of_session) = (hub.subscribe(), hub.open_log(), hub.subscribe_session("s"));
+        let (all, log, of_session) = (hub.subscribe(), hub.open_log(None), hub.subscribe_session("s"));
         let all = thread::spawn(move || read(all));
         let log = thread::spawn(move || read_log(&log));
         let of_session = thread::spawn(move || read(of_session));
@@ -238,7 +238,7 @@ fn a_request_that_races_with_the_reader_and_the_end_of_its_turn_is_answered() {
             let (hub, queue) = (Arc::clone(&hub), Arc::clone(&queue));
             thread::spawn(move || {
                 for request in hub.stop_deciding(&queue) {
-                    request.or_refuse();
+                    request.or_refuse(&hub);
                 }
                 queue
             })

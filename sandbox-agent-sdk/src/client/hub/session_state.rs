@@ -48,7 +48,7 @@ pub(super) struct SessionState {
     pub(super) messages: Messages,
     /// The missing parts of the turn.
     pub(super) turn_missed: Vec<Missed>,
-    /// The latest tool calls.
+    /// The latest tool calls of the turn.
     pub(super) tool_calls: ToolCalls,
     /// The calls that load the session and collect its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
@@ -146,8 +146,10 @@ impl SessionState {
 
     /// Applies an event to the state. Large events of sessions that this client has not named are ignored.
     pub(super) fn learn(&mut self, event: &Event, now: u64) {
+        // Earlier conversation has other tool calls, perhaps with the same ids.
         if let Event::Update(update) = event
             && self.is_named
+            && update.origin() == Origin::Live
         {
             self.tool_calls.learn(update);
         }
@@ -173,6 +175,9 @@ impl SessionState {
     /// ones.
     pub(super) fn push(&mut self, event: &Event, mut deciders: usize, hold: Option<&Hold>) -> usize {
         self.progress.send_if_modified(|progress| progress.observe(event));
+        if matches!(event, Event::ServerRestarted | Event::SessionEnded(_)) {
+            self.tool_calls = ToolCalls::default();
+        }
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &self.subscribers {
             let deciding = queue.is_deciding();

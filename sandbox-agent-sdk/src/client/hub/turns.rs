@@ -8,6 +8,7 @@ use super::{Hub, Progress};
 use crate::client::event::{Class, Queue};
 use crate::client::session::TurnState;
 use crate::client::turn::TurnItem;
+use crate::convert::tool_calls::ToolCalls;
 use crate::event::TurnEnded;
 use crate::update::Missed;
 use crate::{DropPolicy, Event};
@@ -47,9 +48,13 @@ impl Hub {
         before
     }
 
-    /// The prompt of the turn was sent: updates belong to the turn from now on.
+    /// The prompt of the turn was sent: updates belong to the turn from now on. Agents may use the ids of earlier tool
+    /// calls again.
     pub(in crate::client) fn prompt_sent(&self, id: &str) {
-        self.lock().session(id).is_prompted = true;
+        let mut state = self.lock();
+        let session = state.session(id);
+        session.is_prompted = true;
+        session.tool_calls = ToolCalls::default();
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.

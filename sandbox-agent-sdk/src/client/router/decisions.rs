@@ -9,13 +9,11 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::client::hub::Hub;
+use crate::client::hub::{Hub, warn_undecided};
 use crate::error::RpcError;
-use crate::requests::QuestionRequest;
-use crate::requests::{DecidedBy, PermissionDecided};
 use crate::requests::{
-    ELICITATION, Fallback, Held, Params, PermissionHandler, REQUEST_PERMISSION, REQUEST_QUESTION, Responder,
-    Response,
+    DecidedBy, ELICITATION, Fallback, Held, Params, PermissionHandler, QuestionRequest, REQUEST_PERMISSION,
+    REQUEST_QUESTION, Responder, Response,
 };
 use crate::update::ToolCall;
 use crate::{Event, PermissionDecision, PermissionPolicy, PermissionRequest};
@@ -68,7 +66,7 @@ impl Decisions {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
             request.obey(&decision);
-            decided(&self.hub, &request, DecidedBy::Policy);
+            self.hub.decided(&request, DecidedBy::Policy);
             return None;
         }
         if let Some(handler) = self.handler.clone() {
@@ -81,7 +79,7 @@ impl Decisions {
         }
         // The agent may have withdrawn it.
         let _ = request.refuse();
-        decided(&self.hub, &request, DecidedBy::Default);
+        self.hub.decided(&request, DecidedBy::Default);
         self.warn(request.session_id().map(Into::into));
         None
     }
@@ -95,10 +93,7 @@ impl Decisions {
             warned.len() < WARNED && warned.insert(session.clone())
         });
         if first {
-            tracing::warn!(
-                session = session.as_deref(),
-                "the requests of this session are refused because nothing decides them: set a permission handler or a policy, or read its events as a deciding subscription"
-            );
+            warn_undecided(session.as_deref());
         }
     }
 }
@@ -162,12 +157,5 @@ async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: Permission
         // The agent may have withdrawn it.
         let _ = request.refuse();
     }
-    decided(hub, &request, DecidedBy::Handler);
-}
-
-/// Reports how a permission was decided.
-fn decided(hub: &Hub, request: &PermissionRequest, by: DecidedBy) {
-    if request.outcome().is_some() {
-        hub.publish(&Event::PermissionDecided(PermissionDecided::new(request.observed(), by)));
-    }
+    hub.decided(&request, DecidedBy::Handler);
 }

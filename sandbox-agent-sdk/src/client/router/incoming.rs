@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::client::event_loop::Shared;
+use crate::client::limits::Limits;
 use crate::convert::decoded::decoded_size;
-use crate::requests::{Params, REQUEST_PERMISSION};
+use crate::requests::{Admission, Params, REQUEST_PERMISSION};
 
 /// An agent request and its responder.
 #[derive(Debug)]
@@ -62,21 +62,29 @@ pub(super) fn read_session(params: &[u8], limit: usize) -> Option<String> {
 }
 
 impl Incoming {
-    pub(super) fn read(request: &wire::AgentRequest, responder: wire::Responder, shared: &Shared) -> Self {
-        let content = request.params().as_bytes();
+    pub(super) fn read(
+        request: &wire::AgentRequest,
+        session: Option<String>,
+        responder: wire::Responder,
+        limits: &Limits,
+        admission: &Arc<Admission>,
+    ) -> Self {
         let method = request.method().to_owned();
-        let params = decode(request, shared);
-        let session = read_session(content, shared.limits.session_id);
+        let params = decode(request, limits, admission);
         Self { method, session, params, responder }
     }
 }
 
-fn decode(request: &wire::AgentRequest, shared: &Shared) -> Result<Arc<Params>, Refused> {
+fn decode(
+    request: &wire::AgentRequest,
+    limits: &Limits,
+    admission: &Arc<Admission>,
+) -> Result<Arc<Params>, Refused> {
     let size = decoded_size(request.params().as_bytes());
     // A permission request holds its tool call besides the parameters.
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
-    let admitted = shared.admission.admit(size);
-    let admitted = admitted.ok_or(Refused::TooLarge { size, limit: shared.limits.open_request_bytes })?;
+    let admitted = admission.admit(size);
+    let admitted = admitted.ok_or(Refused::TooLarge { size, limit: limits.open_request_bytes })?;
     let id = match serde_json::from_str(request.id().as_json()) {
         Ok(Value::String(id)) => id,
         _ => request.id().as_json().to_owned(),

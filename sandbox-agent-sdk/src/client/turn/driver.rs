@@ -86,9 +86,10 @@ impl Driver {
         let limit = self.inner.options.timeouts.cancel;
         let mut state = self.inner.hub.watch_turn(&self.session);
         let idle = tokio::time::timeout(limit, state.wait_for(|state| *state == TurnState::Idle));
+        let is_detached = self.inner.options.drop_policy == DropPolicy::Detach;
         let is_idle = tokio::select! {
             biased;
-            _ = dropped => return false,
+            _ = dropped, if !is_detached => return false,
             idle = idle => idle.is_ok_and(|idle| idle.is_ok()),
         };
         is_idle && self.inner.hub.begin_turn(&self.session, &self.queue) == TurnState::Idle
@@ -162,6 +163,9 @@ impl Driver {
     }
 
     async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {
+        if self.limits.borrow().idle.is_some() {
+            self.inner.hub.time_progress(&self.session);
+        }
         let progress = self.inner.hub.watch_progress(&self.session);
         let (connection, request) = unsent(self.limits.clone(), progress, self.prepared()).await??;
         let began = self.inner.hub.now();
@@ -199,10 +203,7 @@ impl Driver {
     /// Returns what is missing in the turn: lost on the connection, or not read in time.
     fn missing(&self) -> Vec<Missed> {
         let mut missing = self.inner.hub.turn_missed(&self.session);
-        let dropped = self.queue.dropped();
-        if dropped > 0 {
-            missing.push(Missed::Lagged(dropped));
-        }
+        missing.extend(self.queue.missed());
         missing
     }
 
@@ -251,34 +252,38 @@ impl Driver {
             return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
         }
         self.inner.hub.prompt_sent(&session);
-        tokio::select! {
-            biased;
-            answer = &mut call => answer,
-            // Every cancel of the turn follows its prompt.
-            () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
-                stop(connection, &self.session, call).await
-            }
-            _ = &mut *dropped => {
-                self.inner.hub.leave_turn(&self.session);
-                match policy {
-                    DropPolicy::Detach => call.await,
-                    // The session is busy until the agent has stopped: it must never have two turns at once.
-                    DropPolicy::Cancel => stop(connection, &self.session, call).await,
+        let mut is_left = false;
+        loop {
+            return tokio::select! {
+                biased;
+                answer = &mut call => answer,
+                // Every cancel of the turn follows its prompt.
+                () = async { drop(state.wait_for(|state| *state == TurnState::Cancelling).await) } => {
+                    stop(connection, &self.session, call).await
                 }
-            }
-            (phase, within) = reached(&mut self.limits, progress) => {
-                let limit = self.inner.options.timeouts.cancel;
-                let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
-                let answer = match tokio::time::timeout(limit, &mut stopped).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
-                        // Its reader does not wait for an agent that does not stop; the session does.
-                        settle(&self.queue, &self.outcome, Err(late(phase, within, true)));
-                        stopped.await
+                _ = &mut *dropped, if !is_left => {
+                    self.inner.hub.leave_turn(&self.session);
+                    if policy == DropPolicy::Detach {
+                        is_left = true;
+                        continue;
                     }
-                };
-                Err(late(phase, within, !matches!(answer, Err(Error::Withdrawn { .. }))))
-            }
+                    // The session is busy until the agent has stopped: it must never have two turns at once.
+                    stop(connection, &self.session, call).await
+                }
+                (phase, within) = reached(&mut self.limits, progress.clone()) => {
+                    let limit = self.inner.options.timeouts.cancel;
+                    let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
+                    let answer = match tokio::time::timeout(limit, &mut stopped).await {
+                        Ok(answer) => answer,
+                        Err(_) => {
+                            // Its reader does not wait for an agent that does not stop; the session does.
+                            settle(&self.queue, &self.outcome, Err(late(phase, within, true)));
+                            stopped.await
+                        }
+                    };
+                    Err(late(phase, within, !matches!(answer, Err(Error::Withdrawn { .. }))))
+                }
+            };
         }
     }
 }

@@ -10,6 +10,7 @@ use super::limits::{self, TurnLimits, reached};
 use super::{Current, Outcome, Reading, Turn, TurnEvent, TurnItem};
 use crate::Error;
 use crate::client::event::Queue;
+use crate::client::hub::Hub;
 use crate::client::session::Session;
 
 impl Turn {
@@ -62,8 +63,11 @@ async fn feed(
         tokio::select! {
             biased;
             event = events.next() => match event {
-                Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err),
-                Some(event) => pass_on(queue, event),
+                Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err).map(|mut outcome| {
+                    outcome.missing.extend(queue.missed());
+                    outcome
+                }),
+                Some(event) => pass_on(&session.client().inner().hub, queue, event),
                 None => return Err(late.unwrap_or_else(|| {
                     Error::config("the stream of events ended before the end of the turn")
                 })),
@@ -82,12 +86,12 @@ async fn feed(
     }
 }
 
-fn pass_on(queue: &Queue<TurnItem>, event: TurnEvent) {
+fn pass_on(hub: &Hub, queue: &Queue<TurnItem>, event: TurnEvent) {
     match event {
         TurnEvent::Update(update) => queue.push(TurnItem::Update(update)),
         TurnEvent::Permission(request) if queue.is_deciding() => queue.push(TurnItem::Permission(request)),
         TurnEvent::Question(request) if queue.is_deciding() => queue.push(TurnItem::Question(request)),
-        TurnEvent::Permission(request) => request.release(),
+        TurnEvent::Permission(request) => hub.refuse(request),
         TurnEvent::Question(_) | TurnEvent::Ended(_) => {}
     }
 }

@@ -1,8 +1,10 @@
 //! The entries of a turn's queue.
 
 use super::{Outcome, TurnOutcome};
-use crate::client::event::{Class, Weight};
+use crate::client::event::{Class, Queue, Weight};
+use crate::client::hub::Hub;
 use crate::requests::QuestionRequest;
+use crate::update::Missed;
 use crate::{Error, PermissionRequest, Update};
 
 /// An event of a turn, returned by [`Turn::next_event`](crate::Turn::next_event).
@@ -31,13 +33,20 @@ pub(crate) enum TurnItem {
 
 impl TurnItem {
     /// Refuses a request that the reader does not decide, and returns any other entry.
-    pub(in crate::client) fn or_refuse(self) -> Option<Update> {
+    pub(in crate::client) fn or_refuse(self, hub: &Hub) -> Option<Update> {
         match self {
             Self::Update(update) => return Some(update),
-            Self::Permission(request) => request.release(),
+            Self::Permission(request) => hub.refuse(request),
             Self::Question(request) => drop(request),
         }
         None
+    }
+}
+
+impl Queue<TurnItem> {
+    /// Returns what is missing because the reader of the turn fell behind.
+    pub(super) fn missed(&self) -> Option<Missed> {
+        Some(self.dropped()).filter(|dropped| *dropped > 0).map(Missed::Lagged)
     }
 }
 

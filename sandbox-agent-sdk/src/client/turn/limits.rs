@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::client::deadline::deadline_after;
 use crate::client::event_loop::wait_until;
 use crate::client::hub::Progress;
 use crate::client::names::PROMPT;
@@ -30,16 +31,12 @@ pub(super) async fn reached(
     loop {
         let TurnLimits { deadline, idle } = *limits.borrow_and_update();
         let waits_for_us = progress.borrow_and_update().open_requests > 0;
-        let silent = idle.filter(|_| !waits_for_us).map(|idle| Instant::now() + idle);
+        let silent = idle.filter(|_| !waits_for_us).map(deadline_after);
         tokio::select! {
             // An update takes precedence over a limit that is reached at the same time.
             biased;
-            changed = limits.changed() => {
-                if changed.is_err() {
-                    // The turn was dropped, which ends it separately.
-                    std::future::pending::<()>().await;
-                }
-            }
+            // Without an error: a turn whose reader was dropped keeps its limits.
+            Ok(()) = limits.changed() => {}
             Ok(()) = progress.changed(), if idle.is_some() => {}
             () = wait_until(deadline.map(|(at, _)| at)) => {
                 return (Phase::Deadline, deadline.map_or(Duration::ZERO, |(_, within)| within));

@@ -16,6 +16,7 @@ use super::info::{LogEntry, LogStream, ProcessInfo};
 use super::log_stream::LogEvents;
 use super::request::LogQuery;
 use crate::Error;
+use crate::client::deadline::deadline_after;
 use crate::convert::text::OneLine;
 
 /// The text that released servers append to a terminal's output when its process has exited.
@@ -300,7 +301,7 @@ impl Following {
         self.retry = Retry::default();
         self.pause = FIRST_PAUSE;
         let quiet = if self.exited.is_some() { self.until_drained() } else { self.pause };
-        self.look_at = Instant::now() + quiet;
+        self.look_at = deadline_after(quiet);
         Ok(())
     }
 
@@ -341,17 +342,17 @@ impl Following {
         let Some(exited) = self.exited.clone() else {
             let process = self.status().await?;
             if process.is_running() {
-                self.look_at = Instant::now() + self.pause;
+                self.look_at = deadline_after(self.pause);
                 self.pause = (2 * self.pause).min(self.options.status_interval);
                 return Ok(());
             }
             self.exited = Some(process);
             self.fetch().await?;
-            self.look_at = Instant::now() + self.until_drained();
+            self.look_at = deadline_after(self.until_drained());
             return Ok(());
         };
         if self.fetch().await? && self.held.is_none() {
-            self.look_at = Instant::now() + self.options.drain;
+            self.look_at = deadline_after(self.options.drain);
             return Ok(());
         }
         self.held = None;

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{Described, EndedTurn, Replay, Tracker, Trailing, turn_end_entry};
 use crate::Error;
+use crate::client::deadline::deadline_after;
 use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
@@ -194,7 +195,7 @@ impl Tracker {
     async fn append(&mut self, append: Append) -> Result<Vec<EventKey>, StoreError> {
         // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
         let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };
-        let deadline = self.shared.deadline_in(time);
+        let deadline = deadline_after(time);
         let appended = self.shared.append_until(append.clone(), deadline).await;
         self.is_failing = appended.as_ref().is_err_and(StoreError::may_be_done);
         match appended {
