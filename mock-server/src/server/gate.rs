@@ -303,7 +303,7 @@ fn query_token(request: &Request) -> Option<String> {
 }
 
 fn rpc_method(body: &Bytes) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let value: serde_json::Value = crate::json::from_slice(body).ok()?;
     Some(value.get("method")?.as_str()?.to_owned())
 }
 

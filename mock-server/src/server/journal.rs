@@ -32,7 +32,7 @@ impl RecordedRequest {
 
     /// Returns the body as JSON; `None` if it is not JSON.
     pub fn json(&self) -> Option<Value> {
-        serde_json::from_slice(&self.body).ok()
+        crate::json::from_slice(&self.body).ok()
     }
 
     /// Returns the JSON-RPC method in the body, if it has one.

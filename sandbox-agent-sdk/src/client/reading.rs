@@ -407,7 +407,7 @@ impl Opened {
         if let Err(error) = self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
             return too_large(&error);
         }
-        let params: Value = match serde_json::from_str(notification.params.as_str()) {
+        let params: Value = match notification.params.parse() {
             Ok(params) => params,
             Err(error) => {
                 let start = notification.params.as_str().chars().take(256).collect();
@@ -474,7 +474,7 @@ pub(super) fn request_record(
     let admitted = limits.check(BodyKind::Message, &request.method, request.params.as_bytes());
     match admitted
         .map_err(|error| error.to_string())
-        .and_then(|_| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
+        .and_then(|_| request.params.parse().map_err(|error| error.to_string()))
     {
         Ok(params) => {
             let (request_id, method) = (id_text(id), request.method.clone());
@@ -487,7 +487,7 @@ pub(super) fn request_record(
 /// The record of a response to a request of another client.
 pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire::Json) -> Option<LogRecord> {
     limits.check(BodyKind::Message, "response", raw.as_bytes()).ok()?;
-    let mut message: Value = serde_json::from_str(raw.as_str()).ok()?;
+    let mut message: Value = raw.parse().ok()?;
     let result = match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
         Some(error) => {
             let unknown = RpcError::new(RpcError::INTERNAL_ERROR, "the error cannot be decoded");
@@ -500,7 +500,7 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
 
 /// The id of a request as text.
 pub(super) fn id_text(id: &wire::MessageId) -> String {
-    match serde_json::from_str(id.as_json()) {
+    match wire::json::from_str(id.as_json()) {
         Ok(Value::String(id)) => id,
         _ => id.as_json().to_owned(),
     }
