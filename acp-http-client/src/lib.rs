@@ -11,7 +11,8 @@ mod events;
 pub mod fuzzing;
 mod handler;
 mod inbound;
-mod json;
+#[doc(hidden)]
+pub mod json;
 mod options;
 mod outbound;
 mod printable;

@@ -5,6 +5,7 @@ mod control;
 mod face;
 mod fault;
 mod hub;
+mod json;
 mod problem;
 mod process;
 mod scenario;

@@ -28,7 +28,7 @@ pub fn update(data: &[u8]) {
     assert!(!update.to_string().contains(is_unsafe), "a terminal acts on {:?}", update.to_string());
     let written = serde_json::to_value(&update).expect("an update can be written");
     assert_eq!(written["sessionId"], update.session_id());
-    let Ok(read) = serde_json::from_str::<Value>(&text) else {
+    let Ok(read) = acp_http_client::json::from_str::<Value>(&text) else {
         assert!(matches!(update.kind(), UpdateKind::Unreadable { .. }), "{update:?}");
         return;
     };

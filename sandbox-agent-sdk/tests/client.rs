@@ -55,6 +55,8 @@ mod printing;
 mod questions;
 #[path = "client/requests.rs"]
 mod requests;
+#[path = "client/reserved_names.rs"]
+mod reserved_names;
 #[path = "client/semver.rs"]
 mod semver;
 #[path = "client/serialising.rs"]

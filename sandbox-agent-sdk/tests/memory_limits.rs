@@ -48,11 +48,23 @@ async fn dense_bodies_of_any_kind_stay_within_bounds() {
     let error = client.list_sessions(ListSessions::all()).all().await.unwrap_err();
     assert!(matches!(error, Error::DecodedTooLarge { .. }), "{error}");
 
-    // Six permission requests of 10 MB, which nothing reads.
     let mut events = client.events();
     let session = client.new_session(NewSession::in_dir("/")).await.unwrap();
     let paths = server.requests().into_iter().map(|request| request.path);
     let endpoint = paths.filter_map(|path| Some(path.strip_prefix("/v1/acp/")?.to_owned())).next().unwrap();
+
+    // A notification of 8 MB with values inside a string that the parser would decode too.
+    let hidden = json!({"$serde_json::private::RawValue": dense(8_000_000)});
+    let (_, held) = peak(async {
+        assert!(
+            server.emit_to(&endpoint, json!({"jsonrpc": "2.0", "method": "_x/hidden", "params": hidden}))
+        );
+        while !matches!(events.next().await.unwrap(), Event::Malformed { .. }) {}
+    })
+    .await;
+    assert!(held < 100, "hidden values: {held} MiB, server included");
+
+    // Six permission requests of 10 MB, which nothing reads.
     let text = "x".repeat(10 * MIB);
     let (_, held) = peak(async {
         for number in 0..6 {

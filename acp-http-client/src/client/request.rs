@@ -142,7 +142,7 @@ impl<R: DeserializeOwned> Request<R> {
     pub(super) fn typed(client: &AcpHttpClient, method: &str, params: &(impl Serialize + ?Sized)) -> Self {
         Self::new(client, method, params, |method, raw, limit| {
             let fits = json::check_size(&raw, limit).map_err(serde::de::Error::custom);
-            fits.and_then(|()| serde_json::from_slice(&raw)).map_err(|source| Error::Decode {
+            fits.and_then(|()| json::from_slice(&raw)).map_err(|source| Error::Decode {
                 method: method.to_owned(),
                 raw,
                 source: Arc::new(safe_error(source)),

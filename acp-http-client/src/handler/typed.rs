@@ -203,7 +203,7 @@ impl<H: AgentHandler> AnyHandler for H {
 fn read<T: DeserializeOwned>(request: &AgentRequest) -> Option<Call<T>> {
     let limit = request.client().core().options.limits.decoded;
     json::check_size(request.params_bytes(), limit).ok()?;
-    let params = serde_json::from_slice(request.params_bytes()).ok()?;
+    let params = json::from_slice(request.params_bytes()).ok()?;
     Some(Call { params, raw: request.params().clone(), client: request.client().clone() })
 }
 

@@ -5,7 +5,7 @@ use std::{cell::Cell, fmt};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::JsonError;
+use super::{JsonError, reserved};
 
 /// How deep a value may be nested: one level less than `serde_json` allows, so that the reason is known.
 const MAX_DEPTH: usize = 126;
@@ -14,6 +14,7 @@ const MEMBER: usize = size_of::<String>() + 3 * size_of::<usize>();
 
 /// Reads JSON text as a value that takes at most about `limit` bytes of memory.
 pub(super) fn decode(text: &[u8], limit: usize) -> Result<Value, JsonError> {
+    reserved::check(text)?;
     let budget = Budget { left: Cell::new(limit), over: Cell::new(None) };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = Node { budget: &budget, depth: 0 }
@@ -123,6 +124,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         let inner = self.inner()?;
         let mut members = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            if key == reserved::NUMBER {
+                // No text has this name: it is a number, and another crate enables `arbitrary_precision`.
+                let digits = access.next_value::<String>()?;
+                return digits.parse().map(Value::Number).map_err(serde::de::Error::custom);
+            }
             self.budget.spend(MEMBER + key.len())?;
             members.insert(key, access.next_value_seed(inner)?);
         }
@@ -145,6 +151,23 @@ mod tests {
         assert_eq!(decode(text.as_bytes(), 1 << 20).unwrap(), expected);
         for text in ["", "{", "[1,]", "nul", "1 2", "\"\\ud800\"", "{\"a\":1}}"] {
             assert!(matches!(decode(text.as_bytes(), 1 << 20), Err(JsonError::Invalid(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_read_as_one_also_if_another_crate_enables_arbitrary_precision() {
+        use serde::de::value::{Error, MapDeserializer};
+
+        let budget = Budget { left: Cell::new(1 << 20), over: Cell::new(None) };
+        for (digits, expected) in
+            [("15", Some(Value::from(15))), ("-1.5", Some(Value::from(-1.5))), ("x", None)]
+        {
+            let number = MapDeserializer::<_, Error>::new([(reserved::NUMBER, digits)].into_iter());
+            assert_eq!(Node { budget: &budget, depth: 0 }.deserialize(number).ok(), expected, "{digits}");
+        }
+        for name in [reserved::NUMBER, "$serde_json::private::RawValue"] {
+            let text = format!(r#"[{{"{name}":"1"}}]"#);
+            assert!(matches!(decode(text.as_bytes(), 1 << 20), Err(JsonError::Reserved)), "{text}");
         }
     }
 

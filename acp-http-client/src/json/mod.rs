@@ -1,11 +1,12 @@
-//! JSON text as it was received.
+//! JSON text as it was received. The functions are public for the crates of this project, and not part of the API.
 
 mod decoded;
+mod reserved;
 
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use serde::{Serialize, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
 use crate::printable::{PrintableJson, safe_error};
@@ -24,6 +25,9 @@ impl Json {
     }
 
     /// Returns the text.
+    ///
+    /// Parse it with [`parse`](Self::parse) or [`to_value`](Self::to_value): a hostile text can exhaust the stack if
+    /// `serde_json` parses it as a [`Value`] directly.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or("null")
     }
@@ -36,9 +40,10 @@ impl Json {
     /// Parses the text as a type.
     ///
     /// # Errors
-    /// If the text is not valid JSON, is nested too deep or does not match the type.
+    /// If the text is not valid JSON, is nested too deep, has a [reserved](JsonError::Reserved) member name or does not
+    /// match the type.
     pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
-        serde_json::from_slice(&self.0)
+        from_slice(&self.0)
     }
 
     /// Parses the text as a value of at most [`DECODED_LIMIT`](Self::DECODED_LIMIT) bytes.
@@ -52,10 +57,41 @@ impl Json {
     /// Parses the text as a value that takes at most about `limit` bytes of memory.
     ///
     /// # Errors
-    /// [`JsonError`] if the text is not valid JSON, is nested too deep, or exceeds the limit.
+    /// [`JsonError`] if the text is not valid JSON, is nested too deep, has a reserved member name, or exceeds the limit.
     pub fn to_value_within(&self, limit: usize) -> Result<Value, JsonError> {
         decode(&self.0, limit)
     }
+}
+
+/// Parses JSON text from the wire. Every type that may contain a [`Value`] is parsed with this function.
+///
+/// # Errors
+/// The errors of [`Json::parse`].
+pub fn from_str<'a, T: Deserialize<'a>>(text: &'a str) -> serde_json::Result<T> {
+    check_names(text)?;
+    serde_json::from_str(text)
+}
+
+/// Parses JSON text from the wire like [`from_str`].
+///
+/// # Errors
+/// The errors of [`Json::parse`].
+pub fn from_slice<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json::Result<T> {
+    check_names(text)?;
+    serde_json::from_slice(text)
+}
+
+/// Checks that JSON text has no [reserved](JsonError::Reserved) member name, before another parser reads it.
+///
+/// # Errors
+/// If it has one.
+pub fn check_names(text: impl AsRef<[u8]>) -> serde_json::Result<()> {
+    reserved::check(text.as_ref()).map_err(serde::de::Error::custom)
+}
+
+/// Whether a member name is [reserved](JsonError::Reserved).
+pub fn is_reserved(name: &str) -> bool {
+    reserved::is_reserved(name)
 }
 
 /// Reads JSON text as a value that takes at most about `limit` bytes of memory.
@@ -101,6 +137,10 @@ pub enum JsonError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// An object has a member whose name begins with `$serde_json::private::`. `serde_json` would read another value
+    /// than the text says.
+    #[error("JSON has a reserved member name")]
+    Reserved,
 }
 
 /// Safe to print: characters that a terminal acts on are written as JSON escapes. The text is in [`Json::as_str`].
@@ -141,10 +181,10 @@ impl<T: DeserializeOwned> Typed<T> {
     pub(crate) fn read_with(raw: Bytes, fast: impl FnOnce(&str) -> Option<T>) -> Self {
         // Parsing text that is known to be UTF-8 is faster than parsing bytes.
         let (value, raw) = match std::str::from_utf8(&raw) {
-            Ok(text) => (fast(text).map_or_else(|| serde_json::from_str(text), Ok), raw),
+            Ok(text) => (fast(text).map_or_else(|| from_str(text), Ok), raw),
             Err(_) => {
                 let text = String::from_utf8_lossy(&raw).into_owned();
-                (serde_json::from_str(&text), Bytes::from(text))
+                (from_str(&text), Bytes::from(text))
             }
         };
         Self { value: value.map(Box::new).map_err(|error| Arc::new(safe_error(error))), raw: Json(raw) }

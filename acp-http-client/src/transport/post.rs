@@ -13,7 +13,7 @@ use super::{
     handover::Handover,
     http::{SendError, Transport, refused, session_header, unexpected},
 };
-use crate::{Dialect, Error, HttpError, RpcError, error::Cause};
+use crate::{Dialect, Error, HttpError, RpcError, error::Cause, json};
 
 /// A message to be posted.
 #[derive(Debug, Clone)]
@@ -256,5 +256,5 @@ fn rpc_error(error: &HttpError) -> Option<RpcError> {
         _version: String,
         error: RpcError,
     }
-    serde_json::from_str::<Failure>(&error.body).ok().map(|failure| failure.error)
+    json::from_str::<Failure>(&error.body).ok().map(|failure| failure.error)
 }

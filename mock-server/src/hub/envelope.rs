@@ -16,7 +16,7 @@ pub(crate) enum Envelope {
 impl Envelope {
     /// Parses a body by the rules of `/v1/rpc`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Problem> {
-        let value: Value = serde_json::from_slice(body)
+        let value: Value = crate::json::from_slice(body)
             .map_err(|error| Problem::invalid_request(format!("invalid JSON body: {error}")))?;
         let Value::Object(message) = value else {
             return Err(Problem::invalid_request("request body must be a JSON-RPC object"));

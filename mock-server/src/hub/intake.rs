@@ -51,7 +51,7 @@ impl Hub {
         if line.is_empty() {
             return;
         }
-        match serde_json::from_slice::<Value>(line) {
+        match crate::json::from_slice::<Value>(line) {
             Ok(Value::Object(message)) => self.message(state, agent, message, line),
             // Valid JSON that is not a message is forwarded unchanged.
             Ok(_) => publish_raw(&state.audience(agent, None), line),
@@ -237,7 +237,7 @@ fn remember(state: &mut State, pending: &Pending, response: &Map<String, Value>)
 /// again.
 fn publish_raw(logs: &[Arc<Log>], line: &[u8]) {
     let rewritten = match line.contains(&b'\r') {
-        true => serde_json::from_slice::<Value>(line).map(|value| value.to_string().into_bytes()).ok(),
+        true => crate::json::from_slice::<Value>(line).map(|value| value.to_string().into_bytes()).ok(),
         false => None,
     };
     let data = bytes::Bytes::from(rewritten.unwrap_or_else(|| line.to_vec()));

@@ -41,6 +41,7 @@ impl Builder {
             require_preinstall: false,
             files: None,
             processes: true,
+            local_hosts_only: false,
         };
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         Self { config, token: None, rules: Vec::new(), record: RECORDED, address }
@@ -141,13 +142,22 @@ impl Builder {
         self
     }
 
+    /// Sets whether requests with a `Host` other than `localhost` or a loopback address get 403. Off by default.
+    ///
+    /// A web page can make its own host name resolve to this machine (DNS rebinding). Its requests have that name.
+    pub fn local_hosts_only(mut self, on: bool) -> Self {
+        self.config.local_hosts_only = on;
+        self
+    }
+
     /// Activates a fault before the first request.
     pub fn fault(mut self, rule: impl Into<Rule>) -> Self {
         self.rules.push(rule.into());
         self
     }
 
-    /// Sets how many requests are recorded; the oldest are dropped first, and 0 records none.
+    /// Sets how many requests are recorded; the oldest are dropped first, and 0 records none. Their bodies take at most
+    /// 256 MiB in total.
     pub fn record(mut self, requests: usize) -> Self {
         self.record = requests;
         self

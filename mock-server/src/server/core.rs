@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) files: Option<PathBuf>,
     /// Whether processes and terminals are served.
     pub(crate) processes: bool,
+    /// Whether only requests to a local host name are served.
+    pub(crate) local_hosts_only: bool,
 }
 
 /// State that lives as long as the server and survives restarts.

@@ -1,10 +1,12 @@
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -56,6 +58,10 @@ impl Gate {
     }
 
     async fn answer(self, request: Request<Incoming>, socket: Arc<Socket>) -> Response {
+        if self.core.config.local_hosts_only && !is_local(&request) {
+            let text = "this server serves requests to localhost only";
+            return (StatusCode::FORBIDDEN, text).into_response();
+        }
         let verb = request.method().as_str().to_owned();
         let path = request.uri().path().to_owned();
         let unread = Moment { verb: &verb, path: &path, method: None };
@@ -302,8 +308,18 @@ fn query_token(request: &Request) -> Option<String> {
     pairs.into_iter().find_map(|(name, value)| (name == "access_token").then_some(value))
 }
 
+/// Whether a request names this machine as its host.
+fn is_local<B>(request: &Request<B>) -> bool {
+    let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    // HTTP/2 has the host in the URI.
+    let Some(authority) = request.uri().authority().map(Authority::as_str).or(header) else { return false };
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
 fn rpc_method(body: &Bytes) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let value: serde_json::Value = crate::json::from_slice(body).ok()?;
     Some(value.get("method")?.as_str()?.to_owned())
 }
 

@@ -89,6 +89,58 @@ async fn a_scenario_and_a_token_take_effect_and_the_log_is_readable() {
 }
 
 #[tokio::test]
+async fn a_request_from_another_origin_is_refused_and_processes_are_off() {
+    let (_child, _lines, client) = started(&[]).await;
+    let get = |path: &str| client.http.get(client.url.replace("/v1/rpc", path));
+    for host in ["localhost", "localhost:1", "127.0.0.1:2468", "127.8.8.8", "[::1]:80", "LOCALHOST"] {
+        assert_eq!(get("/v1/health").header("host", host).send().await.unwrap().status(), 200, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "evil.example:2468",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+    ] {
+        let status = get("/v1/health").header("host", host).send().await.unwrap().status();
+        assert!([400, 403].contains(&status.as_u16()), "{host}: {status}");
+    }
+    assert_eq!(get("/v1/processes").send().await.unwrap().status(), 404);
+    let (_child, _lines, client) = started(&["--processes"]).await;
+    let processes = client.http.get(client.url.replace("/v1/rpc", "/v1/processes"));
+    assert_eq!(processes.send().await.unwrap().status(), 200);
+}
+
+/// The parser replaces an object with this member by the JSON in its string, with a depth of its own.
+#[tokio::test]
+async fn a_small_body_without_a_token_does_not_overflow_the_stack() {
+    let nested = (0..60).fold("0".to_owned(), |inner, _| {
+        let quoted = inner.replace('\\', "\\u005c").replace('"', "\\u0022");
+        let object = format!(r#"{{"$serde_json::private::RawValue":"{quoted}"}}"#);
+        format!("{}{object}{}", "[".repeat(120), "]".repeat(120))
+    });
+    let (_child, _lines, client) = started(&["--token", "T"]).await;
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{nested}}}"#);
+    for path in ["/v1/rpc", "/v1/acp/a?agent=mock", "/acp"] {
+        for token in ["", "T"] {
+            let post = client.http.post(client.url.replace("/v1/rpc", path)).bearer_auth(token);
+            let status = post
+                .header("content-type", "application/json")
+                .body(body.clone())
+                .send()
+                .await
+                .unwrap()
+                .status();
+            assert!(status.is_client_error(), "{path}: {status}");
+        }
+    }
+    let post = client.http.post(&client.url).bearer_auth("T").header("content-type", "application/json");
+    let body = request(2, "initialize", initialize_params()).to_string();
+    assert_eq!(post.body(body).send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
 async fn an_agent_command_is_run_as_the_agent() {
     let stub = env!("CARGO_BIN_EXE_stub-agent");
     let (_child, _lines, client) = started(&["--agent-command", stub]).await;

@@ -244,7 +244,7 @@ impl Connection {
         {
             return self.ended_with_answer(method, session, (report, true), error).await;
         }
-        let body = error.http().and_then(|http| serde_json::from_str::<Value>(&http.body).ok());
+        let body = error.http().and_then(|http| wire::json::from_str::<Value>(&http.body).ok());
         if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
             // A write that failed did not reach the agent.
             let sent = !report.is_failed_write();

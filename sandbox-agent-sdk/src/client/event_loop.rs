@@ -227,7 +227,7 @@ impl EventLoop {
         }
         let Some(size) = self.admitted(&notification.method, &notification.params) else { return };
         let origin = Origin::from_wire(notification.meta.origin);
-        let params = match serde_json::from_str::<Value>(notification.params.as_str()) {
+        let params = match notification.params.parse::<Value>() {
             Ok(params) => params,
             Err(error) => return self.unreadable(notification, &error),
         };

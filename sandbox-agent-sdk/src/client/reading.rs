@@ -407,7 +407,7 @@ impl Opened {
         if let Err(error) = self.limits.check(BodyKind::Message, method, notification.params.as_bytes()) {
             return too_large(&error);
         }
-        let params: Value = match serde_json::from_str(notification.params.as_str()) {
+        let params: Value = match notification.params.parse() {
             Ok(params) => params,
             Err(error) => {
                 let start = notification.params.as_str().chars().take(256).collect();
@@ -474,7 +474,7 @@ pub(super) fn request_record(
     let admitted = limits.check(BodyKind::Message, &request.method, request.params.as_bytes());
     match admitted
         .map_err(|error| error.to_string())
-        .and_then(|_| serde_json::from_str(request.params.as_str()).map_err(|error| error.to_string()))
+        .and_then(|_| request.params.parse().map_err(|error| error.to_string()))
     {
         Ok(params) => {
             let (request_id, method) = (id_text(id), request.method.clone());
@@ -491,7 +491,7 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
     };
     let admitted = limits.check(BodyKind::Message, "response", raw.as_bytes());
     let message = admitted.map_err(|error| undecoded(error.to_string())).and_then(|_| {
-        serde_json::from_str::<Value>(raw.as_str()).map_err(|error| undecoded(error.to_string()))
+        raw.parse::<Value>().map_err(|error| undecoded(error.to_string()))
     });
     let result = message.and_then(|mut message| {
         match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
@@ -506,7 +506,7 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
 
 /// The id of a request as text.
 pub(super) fn id_text(id: &wire::MessageId) -> String {
-    match serde_json::from_str(id.as_json()) {
+    match wire::json::from_str(id.as_json()) {
         Ok(Value::String(id)) => id,
         _ => id.as_json().to_owned(),
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acp_http_client::{Auth, TokenUse, warn_of_plain_http};
+use acp_http_client::{Auth, TokenUse, json, warn_of_plain_http};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -431,7 +431,7 @@ fn timed_out(what: &'static str, waited: Duration) -> Error {
 }
 
 fn decode<T: DeserializeOwned>(what: &'static str, privacy: Privacy, body: &Bytes) -> Result<T, Error> {
-    serde_json::from_slice(body).map_err(|source| {
+    json::from_slice(body).map_err(|source| {
         let what = what.to_owned();
         match privacy {
             Privacy::Public => {

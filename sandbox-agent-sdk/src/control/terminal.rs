@@ -345,7 +345,7 @@ impl TerminalOutput {
             match self.stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => return Ok(Frame::Data(bytes)),
                 Some(Ok(Message::Text(text))) => {
-                    let said = serde_json::from_str(&text).map_err(|source| Error::Decode {
+                    let said = acp_http_client::json::from_str(&text).map_err(|source| Error::Decode {
                         what: "read terminal".to_owned(),
                         raw: text.to_string(),
                         source: Arc::new(safe_error(source)),

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use acp_http_client::json::check_names;
 use serde::Deserializer;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
@@ -42,7 +43,9 @@ pub(crate) trait Lenient<'de>: Sized {
     /// # Errors
     /// If the JSON is not valid.
     fn object<A: MapAccess<'de>>(object: A) -> Result<Option<Self>, A::Error> {
-        Value::deserialize(MapAccessDeserializer::new(object)).map(|_| None)
+        // With `arbitrary_precision`, which another crate may enable, a number has this form.
+        let value = Value::deserialize(MapAccessDeserializer::new(object))?;
+        Ok(if value.is_number() { Self::scalar(value) } else { None })
     }
 
     /// Parses an object in place. Large types that consist of other large types override it, so that they are not moved.
@@ -122,6 +125,7 @@ pub(crate) fn from_str<'de, T: Lenient<'de>>(
     text: &'de str,
     place: &mut Option<T>,
 ) -> serde_json::Result<()> {
+    check_names(text)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Place(place).deserialize(&mut deserializer)?;
     deserializer.end()

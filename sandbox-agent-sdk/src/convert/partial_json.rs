@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use acp_http_client::json;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -11,7 +12,7 @@ pub(crate) fn readable_members(text: &str, levels: usize) -> Value {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
     let mut read = Map::new();
     for (name, member) in members {
-        match serde_json::from_str(member.get()) {
+        match json::from_str(member.get()) {
             Ok(value) => drop(read.insert(name, value)),
             Err(_) if levels > 0 && member.get().starts_with('{') => {
                 read.insert(name, readable_members(member.get(), levels - 1));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use acp_http_client::Json;
+use acp_http_client::{Json, json};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -120,7 +120,7 @@ impl Update {
     ///
     /// JSON that the parser rejects, for example because it is nested too deep, becomes [`UpdateKind::Unreadable`].
     pub(crate) fn from_text(text: &str, origin: Origin, size: usize) -> Self {
-        match serde_json::from_str(text) {
+        match json::from_str(text) {
             Ok(params) => Self::read(params, origin, size),
             Err(error) => Self::unreadable(text, origin, error.to_string()),
         }

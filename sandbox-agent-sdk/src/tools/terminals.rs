@@ -4,6 +4,7 @@ mod allowed;
 mod command;
 mod error;
 mod exit;
+mod hidden;
 mod options;
 mod place;
 mod process;

@@ -8,9 +8,7 @@ use sandbox_agent_sdk::turns::TurnState;
 use sandbox_agent_sdk::{Content, DropPolicy, Error, Event, Prompt, ServerKind, StopReason, UpdateKind};
 use serde_json::json;
 
-use super::support::{
-    KINDS, LIMIT, client, event, options, session, session_ended, text, timeouts, within,
-};
+use super::support::{KINDS, LIMIT, client, event, options, session, session_ended, text, timeouts, within};
 
 #[tokio::test]
 async fn a_turn_is_a_stream_of_updates_with_an_outcome() {

@@ -68,6 +68,18 @@ async fn a_transcript_goes_to_another_store_whole_or_not_at_all() {
         (1, "\"type\":\"event\"", "\"type\":\"future\"", "of an unknown type"),
         (1, "\"payload\":", "\"payload\":\"\\ud800\",\"x\":", "with half a character"),
         (1, "\"payload\":", "\"payload\":1e999,\"x\":", "with a number beyond all"),
+        (
+            1,
+            "\"payload\":",
+            "\"payload\":{\"$serde_json::private::RawValue\":\"[[1]]\"},\"x\":",
+            "with a reserved name",
+        ),
+        (
+            1,
+            "\"payload\":",
+            "\"payload\":{\"\\u0024serde_json::private::RawValue\":\"1\"},\"x\":",
+            "with a reserved name",
+        ),
     ] {
         let mut changed = lines.clone();
         changed[n] = changed[n].replacen(from, to, 1);

@@ -132,6 +132,42 @@ async fn no_bare_repository_is_planted() {
     write(&files, place.at("head/index.html"), "ref: refs/heads/main").await.unwrap();
 }
 
+#[tokio::test]
+async fn a_repository_of_any_name_is_not_written() {
+    let place = Place::new();
+    let files = place.files();
+    let git = |arguments: &[&str]| {
+        let status =
+            std::process::Command::new("git").args(arguments).current_dir(place.root()).status().unwrap();
+        assert!(status.success(), "{arguments:?}");
+    };
+    git(&["init", "--quiet", "--bare", "store"]);
+    git(&["init", "--quiet", "--separate-git-dir", "elsewhere", "tree"]);
+    for directory in ["link", "linked", "old/objects", "old/refs"] {
+        std::fs::create_dir_all(place.at(directory)).unwrap();
+    }
+    // The directory of a linked working tree, and the form of `HEAD` of old versions.
+    place.file("linked/HEAD", "ref: refs/heads/main\n");
+    place.file("linked/commondir", "../store\n");
+    symlink("refs/heads/main", place.at("old/HEAD")).unwrap();
+    symlink("../store", place.at("link/store")).unwrap();
+    for name in [
+        "store/hooks/post-commit",
+        "store/config",
+        "store/new/deep/file",
+        "elsewhere/hooks/post-commit",
+        "linked/config.worktree",
+        "old/config",
+        "link/store/hooks/x",
+    ] {
+        let result = write(&files, place.at(name), "attack").await;
+        assert!(matches!(result, Err(FileError::Protected(_))), "{name}: {result:?}");
+        assert!(!place.at("store/hooks/post-commit").exists() && !place.at("store/new").exists());
+    }
+    write(&files, place.at("tree/file"), "plain").await.unwrap();
+    write(&files.allow_all_writes(), place.at("store/hooks/x"), "allowed").await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_of_any_length_is_refused_or_opened_in_bounded_time() {
     let place = Place::new();

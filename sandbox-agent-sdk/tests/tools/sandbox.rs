@@ -237,8 +237,72 @@ async fn home_directories_are_empty_unless_a_part_is_made_visible() {
     let visible = Terminals::new(place.options().sandbox(sandbox.clone().read(place.outside())));
     assert!(run(&visible, &show).await.starts_with("secret"));
     assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret", "it can be read and not written");
-    let hidden = Terminals::new(place.options().sandbox(sandbox.hide("/etc")));
+    let hidden = Terminals::new(place.options().sandbox(sandbox.hide("/etc").unwrap()));
     assert_eq!(run(&hidden, "ls -A /etc").await, "");
+}
+
+#[tokio::test]
+async fn what_is_hidden_is_hidden_below_roots_and_visible_directories_too() {
+    let place = Place::new();
+    let Some(sandbox) = sandbox() else { return };
+    for directory in ["private", "plain", "conf"] {
+        std::fs::create_dir(place.at(directory)).unwrap();
+    }
+    for name in [".env", "private/key", "plain/text", "conf/key"] {
+        place.file(name, format!("content of {name}\n"));
+    }
+    std::fs::write(place.outside().join("other"), "other\n").unwrap();
+    symlink(place.outside(), place.root().with_file_name("link")).unwrap();
+    let link = place.root().with_file_name("link");
+    let hides = [place.at(".env"), place.at("private"), place.at("conf/key"), place.outside().join("secret")];
+    let mut sandbox = sandbox.read(place.outside()).read(&link);
+    for path in hides {
+        sandbox = sandbox.hide(path).unwrap();
+    }
+    let terminals = Terminals::new(place.options().sandbox(sandbox));
+    let outside = format!("{0}/secret {0}/other {1}/secret", place.outside().display(), link.display());
+    let show = format!("cat .env private/key plain/text conf/key {outside}; ls -A private");
+    let text = run(&terminals, &show).await;
+    assert!(text.contains("content of plain/text") && text.contains("other\n"), "{text}");
+    for secret in ["content of .env", "content of private/key", "content of conf/key", "secret\n"] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+    assert_eq!(text.matches("secret").count(), text.matches("/secret:").count(), "{text}");
+    // A command cannot move what is hidden to where it is visible.
+    run(
+        &terminals,
+        "mv conf moved; mkdir conf; echo x > conf/key; mv private public; mv .env env; ln .env hard",
+    )
+    .await;
+    let text = run(&terminals, "cat moved/key public/key env .env hard private/key conf/key").await;
+    assert!(!text.contains("content of"), "{text}");
+    // A new file at the path is hidden too.
+    std::fs::remove_file(place.at(".env")).unwrap();
+    place.file(".env", "new secret\n");
+    assert!(!run(&terminals, "cat .env").await.contains("new secret"));
+}
+
+#[tokio::test]
+async fn a_root_below_a_hidden_directory_is_visible() {
+    let place = Place::new();
+    let Some(sandbox) = sandbox() else { return };
+    place.file("f", "content\n");
+    let parent = place.root().parent().unwrap().to_owned();
+    std::fs::write(parent.join("beside"), "secret\n").unwrap();
+    let sandbox = sandbox.read(&parent).hide(&parent).unwrap();
+    let terminals = Terminals::new(place.options().sandbox(sandbox));
+    let text = run(&terminals, &format!("cat f {}", parent.join("beside").display())).await;
+    assert!(text.starts_with("content\n") && !text.contains("secret\n"), "{text}");
+}
+
+#[test]
+fn a_path_to_hide_that_does_not_exist_is_a_typed_error() {
+    let place = Place::new();
+    let Some(sandbox) = sandbox() else { return };
+    for path in [place.at("mistyped"), "/".into()] {
+        let error = sandbox.clone().hide(&path).unwrap_err();
+        assert!(matches!(&error, SandboxError::Hide { path: named, .. } if *named == path), "{error:?}");
+    }
 }
 
 #[tokio::test]

@@ -105,3 +105,54 @@ fn every_test_on_the_page_exists() {
 fn every_test_on_the_page_of_stored_sessions_exists() {
     check("docs/sessions.md", 20);
 }
+
+/// Files that parse JSON directly, into types without a `Value`, or after a check of the names.
+const DIRECT_PARSERS: [&str; 16] = [
+    "acp-http-client/src/client/core.rs",
+    "acp-http-client/src/events/peek.rs",
+    "acp-http-client/src/events/text_chunk.rs",
+    "acp-http-client/src/fuzzing/message.rs",
+    "acp-http-client/src/handler/typed.rs",
+    "acp-http-client/src/inbound/router.rs",
+    "acp-http-client/src/json/decoded.rs",
+    "acp-http-client/src/json/mod.rs",
+    "acp-http-client/src/rpc/message.rs",
+    "sandbox-agent-sdk/src/client/router/incoming.rs",
+    "sandbox-agent-sdk/src/convert/lenient.rs",
+    "sandbox-agent-sdk/src/convert/partial_json.rs",
+    "sandbox-agent-sdk/src/provider/relay.rs",
+    "sandbox-agent-sdk/src/sessions/entry.rs",
+    "sandbox-agent-sdk/src/sessions/store/limits.rs",
+    "sandbox-agent-sdk/src/sessions/transcript.rs",
+];
+
+fn direct_parsers(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            direct_parsers(&path, found);
+        } else if path.file_name().unwrap() != "tests.rs" {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let is_direct = |line: &str| {
+                !line.trim_start().starts_with("//")
+                    && ["from_str", "from_slice", "from_reader", "Deserializer::from_"]
+                        .iter()
+                        .any(|function| line.contains(&format!("serde_json::{function}")))
+            };
+            if code.lines().any(is_direct) {
+                found.insert(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+}
+
+/// Everything else goes through `acp_http_client::json`, which refuses reserved names.
+#[test]
+fn json_of_the_wire_is_parsed_by_one_function() {
+    let mut found = BTreeSet::new();
+    for directory in ["acp-http-client/src", "sandbox-agent-sdk/src"] {
+        direct_parsers(&root().join(directory), &mut found);
+    }
+    assert_eq!(found, DIRECT_PARSERS.map(str::to_owned).into());
+}

@@ -59,6 +59,7 @@ async fn serve(options: &Options) -> ExitCode {
 
 fn builder(options: &Options) -> Builder {
     let mut builder = options.scenario.builder().bind(options.address);
+    builder = builder.processes(options.processes).local_hosts_only(options.address.ip().is_loopback());
     if let Some(token) = &options.token {
         builder = builder.token(token);
     }

@@ -20,6 +20,7 @@ pub(crate) struct Options {
     pub(crate) agent_command: Option<ProcessAgent>,
     pub(crate) agent_name: String,
     pub(crate) files: Option<PathBuf>,
+    pub(crate) processes: bool,
 }
 
 impl Options {
@@ -27,7 +28,7 @@ impl Options {
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
         let mut arguments = arguments;
         let mut address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2468);
-        let (mut token, mut agent_command, mut files) = (None, None, None);
+        let (mut token, mut agent_command, mut files, mut processes) = (None, None, None, false);
         let mut scenario = find("default")?;
         let mut agent_name = "mock".to_owned();
         while let Some(argument) = arguments.next() {
@@ -58,10 +59,18 @@ impl Options {
                 }
                 "--agent-name" => agent_name = value()?,
                 "--files" => files = Some(PathBuf::from(value()?)),
+                "--processes" => processes = true,
                 _ => return Err(format!("unknown option '{flag}'")),
             }
         }
-        Ok(Command::Serve(Box::new(Self { address, token, scenario, agent_command, agent_name, files })))
+        if token.is_none() && !address.ip().is_loopback() {
+            return Err(format!(
+                "--host {} needs --token, because other machines can reach it",
+                address.ip()
+            ));
+        }
+        let options = Self { address, token, scenario, agent_command, agent_name, files, processes };
+        Ok(Command::Serve(Box::new(options)))
     }
 }
 
@@ -85,7 +94,8 @@ mod tests {
         };
         assert_eq!((options.address.port(), options.token.as_deref()), (0, Some("T")));
         assert_eq!(options.scenario.name(), "crash");
-        assert!(options.agent_command.is_some());
+        assert!(options.agent_command.is_some() && !options.processes);
+        assert!(parse("--host ::1").is_ok() && parse("--host 0.0.0.0 --token T --processes").is_ok());
     }
 
     #[test]
@@ -96,6 +106,8 @@ mod tests {
             ("--host nowhere", "'nowhere' is not an IP address"),
             ("--scenario nope", "unknown scenario 'nope', try --list-scenarios"),
             ("--nope", "unknown option '--nope'"),
+            ("--host 0.0.0.0", "--host 0.0.0.0 needs --token, because other machines can reach it"),
+            ("--host ::", "--host :: needs --token, because other machines can reach it"),
         ] {
             assert_eq!(parse(line).err().as_deref(), Some(expected), "{line}");
         }

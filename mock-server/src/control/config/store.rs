@@ -72,6 +72,6 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Map::new()),
             Err(error) => return Err(problem(&error, &document.path)),
         };
-        serde_json::from_slice(&bytes).map_err(|error| Problem::stream_error(error.to_string()))
+        crate::json::from_slice(&bytes).map_err(|error| Problem::stream_error(error.to_string()))
     }
 }

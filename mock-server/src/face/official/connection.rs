@@ -190,7 +190,7 @@ impl Connection {
                 if line.is_empty() {
                     return;
                 }
-                let message = serde_json::from_slice(line).unwrap_or_else(|error| {
+                let message = crate::json::from_slice(line).unwrap_or_else(|error| {
                     let params = json!({ "error": error.to_string(), "raw": String::from_utf8_lossy(line) });
                     json!({ "jsonrpc": "2.0", "method": "_sandboxagent/agent/unparsed", "params": params })
                 });

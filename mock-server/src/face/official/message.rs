@@ -61,7 +61,9 @@ pub(super) fn fault_in(body: &str) -> Option<Value> {
         let error = json!({ "code": code, "message": message, "data": { "line": body } });
         Some(json!({ "jsonrpc": "2.0", "id": null, "error": error }))
     };
-    let Ok(value) = serde_json::from_str::<Value>(body) else { return error(-32700, "Parse error") };
+    let Ok(value) = crate::json::from_slice::<Value>(body.as_bytes()) else {
+        return error(-32700, "Parse error");
+    };
     let id_is_valid = match value.get("id") {
         None | Some(Value::Null | Value::String(_)) => true,
         Some(Value::Number(number)) => number.is_i64(),

@@ -33,7 +33,7 @@ async fn post(State(connections): State<Arc<Connections>>, headers: HeaderMap, b
     let Ok(body) = str::from_utf8(&body) else {
         return (StatusCode::BAD_REQUEST, "body must be UTF-8").into_response();
     };
-    let message: Option<Value> = serde_json::from_str(body).ok();
+    let message: Option<Value> = crate::json::from_slice(body.as_bytes()).ok();
     if message.as_ref().is_some_and(Value::is_array) {
         let error = json!({ "code": -32600, "message": "batch requests are not supported" });
         let body = json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string();

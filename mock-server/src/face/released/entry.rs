@@ -83,7 +83,7 @@ impl Line {
             return;
         }
         let mut state = self.lock();
-        let value = match serde_json::from_slice::<Value>(line) {
+        let value = match crate::json::from_slice::<Value>(line) {
             Ok(value) => sorted(value),
             Err(error) => {
                 let params = json!({ "error": error.to_string(), "raw": String::from_utf8_lossy(line) });

@@ -44,7 +44,7 @@ async fn post(
     body: Bytes,
 ) -> Result<Response, Problem> {
     json_in_and_out(&headers)?;
-    let mut message: Value = serde_json::from_slice(&body)
+    let mut message: Value = crate::json::from_slice(&body)
         .map_err(|error| Problem::invalid_request(format!("invalid JSON body: {error}")))?;
     let entry = table.entry(&server, query.get("agent").map(String::as_str)).await?;
     if !message.is_object() {

@@ -85,7 +85,7 @@ fn decode(
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
     let admitted = admission.admit(size);
     let admitted = admitted.ok_or(Refused::TooLarge { size, limit: limits.open_request_bytes })?;
-    let id = match serde_json::from_str(request.id().as_json()) {
+    let id = match wire::json::from_str(request.id().as_json()) {
         Ok(Value::String(id)) => id,
         _ => request.id().as_json().to_owned(),
     };

@@ -62,7 +62,7 @@ impl LogEvents {
 }
 
 fn entry(data: &[u8]) -> Result<LogEntry, Error> {
-    serde_json::from_slice(data).map_err(|source| Error::Decode {
+    acp_http_client::json::from_slice(data).map_err(|source| Error::Decode {
         what: "follow process logs".to_owned(),
         raw: String::from_utf8_lossy(data).into_owned(),
         source: std::sync::Arc::new(safe_error(source)),

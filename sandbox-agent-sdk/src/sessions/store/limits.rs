@@ -1,5 +1,6 @@
 //! Limits that apply to every store.
 
+use acp_http_client::json::{check_names, is_reserved};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -52,26 +53,28 @@ pub(super) fn check_moment(what: &str, moment: Timestamp) -> Result<(), StoreErr
 
 /// Refuses a value that could not be read again, and returns its approximate size in bytes.
 pub(super) fn check_value(what: &str, value: &Value) -> Result<usize, StoreError> {
-    measure(value, MAX_DEPTH)
-        .ok_or_else(|| StoreError::Invalid(format!("{what} is nested more than {MAX_DEPTH} levels deep")))
+    measure(value, MAX_DEPTH).map_err(|why| StoreError::Invalid(format!("{what} {why}")))
 }
 
-fn measure(value: &Value, depth: usize) -> Option<usize> {
+fn measure(value: &Value, depth: usize) -> Result<usize, String> {
+    let inner = || depth.checked_sub(1).ok_or_else(|| format!("is nested more than {MAX_DEPTH} levels deep"));
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
         Value::Array(items) => {
-            let depth = depth.checked_sub(1)?;
-            items.iter().map(|item| measure(item, depth)).sum::<Option<usize>>()?
+            let depth = inner()?;
+            items.iter().map(|item| measure(item, depth)).sum::<Result<usize, _>>()?
         }
         Value::Object(members) => {
-            let depth = depth.checked_sub(1)?;
-            let member =
-                |(name, value): (&String, &Value)| Some(OVERHEAD + name.len() + measure(value, depth)?);
-            members.iter().map(member).sum::<Option<usize>>()?
+            let depth = inner()?;
+            let member = |(name, value): (&String, &Value)| match is_reserved(name) {
+                true => Err("has a reserved member name".to_owned()),
+                false => Ok(OVERHEAD + name.len() + measure(value, depth)?),
+            };
+            members.iter().map(member).sum::<Result<usize, _>>()?
         }
     };
-    Some(OVERHEAD + inside)
+    Ok(OVERHEAD + inside)
 }
 
 pub(super) fn page_size(limit: usize) -> usize {
@@ -81,8 +84,10 @@ pub(super) fn page_size(limit: usize) -> usize {
 /// Parses JSON of a store or a transcript. Accepts deeper nesting than the parser's own limit.
 ///
 /// # Errors
-/// If the text is not valid JSON, does not match the type, or is nested more than [`MAX_DEPTH`] levels deep.
+/// If the text is not valid JSON, does not match the type, is nested more than [`MAX_DEPTH`] levels deep, or has a member
+/// name that begins with `$serde_json::private::`, which the parser does not read as it is.
 pub fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    check_names(text)?;
     serde_json::from_str(text).or_else(|error| {
         if depth(text) > MAX_DEPTH + WRAPPING {
             return Err(error);
@@ -151,6 +156,16 @@ mod tests {
             ["[".repeat(1 << 20), "[1".to_owned(), "{\"a\":".repeat(200), String::new(), "1 2".to_owned()]
         {
             assert!(read_json::<Value>(&text).is_err(), "{}", &text[..text.len().min(20)]);
+        }
+    }
+
+    #[test]
+    fn a_reserved_member_name_is_neither_stored_nor_read() {
+        for name in ["$serde_json::private::RawValue", "$serde_json::private::Number"] {
+            let value = json!({"a": [{ name: "1" }]});
+            assert!(matches!(check_value("v", &value), Err(StoreError::Invalid(_))), "{name}");
+            assert!(read_json::<Value>(&value.to_string()).is_err(), "{name}");
+            assert!(read_json::<Value>(&value.to_string().replace('$', "\\u0024")).is_err(), "{name}");
         }
     }
 

@@ -3,6 +3,7 @@
 mod denied;
 mod draft;
 mod read;
+mod repository;
 mod write;
 
 use std::fmt;
@@ -46,8 +47,8 @@ const AT_ONCE: usize = 16;
 /// Some files make other programs run code later, without any restriction: git hooks and configuration, `.envrc`,
 /// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below a
 /// directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
-/// lists the names. A file `HEAD` that makes its directory a git repository is protected too, unless `.git` may be
-/// written. Source files, build scripts and `Makefile`s can be written. So build an agent's code only inside a
+/// lists the names. Unless `.git` may be written, git repositories of any name are protected too: their files, and a
+/// file `HEAD` that makes its directory one. Source files, build scripts and `Makefile`s can be written. So build an agent's code only inside a
 /// sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {

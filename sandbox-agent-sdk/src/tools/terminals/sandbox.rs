@@ -7,6 +7,7 @@ use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use super::allowed::locate;
+use super::hidden::Hidden;
 use super::spawner::Spawner;
 use crate::convert::text::printable;
 
@@ -31,8 +32,8 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 ///   killed by SIGKILL.
 ///
 /// The sandbox does not prevent everything. A command can read every other file that this program can read
-/// (use [`hide`](Self::hide)), connect to Unix sockets in visible directories, use any amount of memory and
-/// processor time, attack the kernel, read the keys in this program's session keyring (`keyctl`), and use file
+/// (use [`hide`](Self::hide)), connect to Unix sockets in visible directories (services have some below `/var/lib` and
+/// `/var/snap`), use any amount of memory and processor time, attack the kernel, read the keys in this program's session keyring (`keyctl`), and use file
 /// descriptors that this program opened without close-on-exec (the Rust standard library never does). Files
 /// that a command writes to the roots remain there, including hooks and build scripts: do not run them outside
 /// a sandbox.
@@ -53,7 +54,9 @@ pub struct Sandbox {
     network: Network,
     roots: RootAccess,
     visible: Vec<PathBuf>,
-    hidden: Vec<PathBuf>,
+    /// Hidden by default, below everything that the application makes visible.
+    homes: Vec<PathBuf>,
+    hidden: Vec<Hidden>,
     /// Starts the commands, because a command ends with the thread that started it.
     pub(super) spawner: Arc<Spawner>,
 }
@@ -78,7 +81,7 @@ pub enum SandboxError {
     #[error("sandboxes are supported on Linux only")]
     Unsupported,
     /// Bubblewrap is not installed. Its package is usually called `bubblewrap`.
-    #[error("bubblewrap was not found at {}", .0.display())]
+    #[error("bubblewrap was not found at {}", printable(&.0.to_string_lossy()))]
     NotFound(PathBuf),
     /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
     #[error("bubblewrap does not work on this system: {}", printable(.message))]
@@ -87,9 +90,27 @@ pub enum SandboxError {
         /// The output of bubblewrap.
         message: String,
     },
+    /// A path to hide does not exist or cannot be resolved.
+    #[error("{} cannot be hidden", printable(&.path.to_string_lossy()))]
+    #[non_exhaustive]
+    Hide {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: Arc<io::Error>,
+    },
     /// Bubblewrap failed to start.
     #[error("bubblewrap failed to start")]
     Io(#[source] Arc<io::Error>),
+}
+
+/// What a path shows. If a path has two of these, the last one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mount {
+    Visible,
+    Root,
+    Hidden,
 }
 
 /// One command to run in a sandbox.
@@ -133,7 +154,8 @@ impl Sandbox {
             network: Network::None,
             roots: RootAccess::ReadWrite,
             visible: Vec::new(),
-            hidden: home_directories(),
+            homes: home_directories(),
+            hidden: Vec::new(),
             spawner: Arc::new(Spawner::start().map_err(failed)?),
         };
         let output = sandbox.probe().map_err(failed)?;
@@ -151,10 +173,21 @@ impl Sandbox {
         self
     }
 
-    /// Replaces a directory by an empty one.
-    pub fn hide(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.hidden.push(directory.into());
-        self
+    /// Hides a file or a directory, also below a root or a path of [`read`](Self::read).
+    ///
+    /// A directory is replaced by an empty one, and a file cannot be opened. Of two paths the inner one counts: a root or
+    /// a path of `read` below a hidden directory is visible. Commands that move the file or directory do not make it
+    /// visible to later commands. Copies and hard links of a file are not hidden.
+    ///
+    /// # Errors
+    /// [`SandboxError::Hide`] if the path does not exist.
+    pub fn hide(mut self, path: impl Into<PathBuf>) -> Result<Self, SandboxError> {
+        let path = path.into();
+        match Hidden::new(&path) {
+            Ok(hidden) => self.hidden.push(hidden),
+            Err(error) => return Err(SandboxError::Hide { path, source: Arc::new(error) }),
+        }
+        Ok(self)
     }
 
     /// Makes the roots read-only.
@@ -163,7 +196,8 @@ impl Sandbox {
         self
     }
 
-    /// Lets commands use the network of this machine, including its loopback interface.
+    /// Lets commands use the network of this machine, including its loopback interface and abstract Unix sockets, which
+    /// services of the desktop use.
     pub fn allow_network(mut self) -> Self {
         self.network = Network::Shared;
         self
@@ -184,19 +218,22 @@ impl Sandbox {
         add(&["--dev".as_ref(), "/dev".as_ref()]);
         // Read-only, because root could write kernel settings there even without capabilities.
         add(&["--proc".as_ref(), "/proc".as_ref(), "--remount-ro".as_ref(), "/proc".as_ref()]);
-        let mut hidden: Vec<_> = self.hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
-        // A directory must precede its subdirectories; otherwise its mount would cover theirs.
-        hidden.sort();
-        hidden.dedup();
-        for directory in hidden.iter().filter(|path| path.is_dir()) {
+        let mut homes: Vec<_> = self.homes.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        homes.sort();
+        homes.dedup();
+        for directory in homes.iter().filter(|path| path.is_dir()) {
             add(&["--tmpfs".as_ref(), directory.as_ref()]);
         }
-        for path in self.visible.iter().filter_map(|path| std::path::absolute(path).ok()) {
-            add(&["--ro-bind-try".as_ref(), path.as_ref(), path.as_ref()]);
-        }
-        let bind = if self.roots == RootAccess::Read { "--ro-bind" } else { "--bind" };
-        for root in command.roots {
-            add(&[bind.as_ref(), root.as_ref(), root.as_ref()]);
+        for (path, mount) in self.mounts(command.roots) {
+            match mount {
+                Mount::Visible => add(&["--ro-bind-try".as_ref(), path.as_ref(), path.as_ref()]),
+                Mount::Root if self.roots == RootAccess::Read => {
+                    add(&["--ro-bind".as_ref(), path.as_ref(), path.as_ref()]);
+                }
+                Mount::Root => add(&["--bind".as_ref(), path.as_ref(), path.as_ref()]),
+                Mount::Hidden if path.is_dir() => add(&["--tmpfs".as_ref(), path.as_ref()]),
+                Mount::Hidden => add(&["--ro-bind".as_ref(), "/dev/null".as_ref(), path.as_ref()]),
+            }
         }
         for (name, value) in command.variables {
             add(&["--setenv".as_ref(), name, value]);
@@ -204,6 +241,26 @@ impl Sandbox {
         add(&["--chdir".as_ref(), command.directory.as_ref(), "--".as_ref(), command.program]);
         line.extend(command.args.iter().cloned());
         (&self.program, line)
+    }
+
+    /// Returns what is mounted, in this order: a directory precedes its subdirectories, because its mount would cover
+    /// theirs. What is visible and hidden is hidden.
+    fn mounts(&self, roots: &[PathBuf]) -> Vec<(PathBuf, Mount)> {
+        let visible = self.visible.iter().filter_map(|path| std::path::absolute(path).ok());
+        let mut mounts: Vec<_> = visible.map(|path| (path, Mount::Visible)).collect();
+        mounts.extend(roots.iter().map(|root| (root.clone(), Mount::Root)));
+        // A path that leads through a link shows the same files at two paths.
+        let shown: Vec<_> =
+            mounts.iter().filter_map(|(path, _)| Some((path.canonicalize().ok()?, path.clone()))).collect();
+        for hidden in self.hidden.iter().flat_map(Hidden::paths) {
+            let copies =
+                shown.iter().filter_map(|(real, path)| Some(path.join(hidden.strip_prefix(real).ok()?)));
+            mounts.extend(copies.map(|path| (path, Mount::Hidden)));
+            mounts.push((hidden, Mount::Hidden));
+        }
+        mounts.sort();
+        mounts.dedup();
+        mounts
     }
 
     /// Runs a program that does nothing.

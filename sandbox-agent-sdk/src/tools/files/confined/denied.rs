@@ -3,10 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Component, Path};
 
-/// The file that, with `config`, `objects` and `refs`, makes its directory a git repository.
-///
-/// The name of the directory does not matter, and git runs the programs that `config` names.
-const HEAD: &str = "HEAD";
+use super::repository::{HEAD, is_head};
 
 /// Files and directories that make the user's programs run code, and directories with keys.
 ///
@@ -20,6 +17,9 @@ pub(super) const DEFAULT: &[&str] = &[
     ".svn",
     ".jj",
     ".husky",
+    ".githooks",
+    "lefthook.yml",
+    ".lefthook.yml",
     ".envrc",
     ".direnv",
     ".ssh",
@@ -32,6 +32,8 @@ pub(super) const DEFAULT: &[&str] = &[
     ".vscode",
     ".idea",
     ".zed",
+    ".helix",
+    ".fleet",
     ".vim",
     ".vimrc",
     ".exrc",
@@ -41,12 +43,18 @@ pub(super) const DEFAULT: &[&str] = &[
     ".emacs.d",
     ".dir-locals.el",
     ".gdbinit",
+    ".pdbrc",
+    ".ghci",
+    ".irbrc",
+    ".bazelrc",
     ".lldbinit",
     ".devcontainer",
     ".cargo",
     ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
+    ".yarn",
+    ".pnpmfile.cjs",
     ".pypirc",
     ".mcp.json",
     ".claude",
@@ -54,6 +62,8 @@ pub(super) const DEFAULT: &[&str] = &[
     ".cursor",
     ".gemini",
     ".opencode",
+    ".windsurf",
+    ".kiro",
     ".profile",
     ".bashrc",
     ".bash_profile",
@@ -70,17 +80,24 @@ pub(super) const DEFAULT: &[&str] = &[
     ".tcshrc",
     ".login",
     ".config/autostart",
+    ".config/environment.d",
     ".config/fish",
     ".config/git",
+    ".config/helix",
     ".config/mise",
+    ".config/mise.toml",
     ".config/nvim",
     ".config/systemd",
+    ".mise",
     ".mise.toml",
     "mise.toml",
+    "mise.local.toml",
+    ".local/bin",
     ".Rprofile",
     ".inputrc",
     ".xinitrc",
     ".xprofile",
+    ".xsession",
     ".tmux.conf",
 ];
 
@@ -113,12 +130,7 @@ impl Denied {
             Component::Normal(name) => Some(name.to_string_lossy()),
             _ => None,
         });
-        let names: Vec<_> = names
-            .map(|name| {
-                let name = folded(name.split(':').next().unwrap_or_default());
-                name.trim_end_matches(['.', ' ']).to_owned()
-            })
-            .collect();
+        let names: Vec<_> = names.map(|name| stored(&name)).collect();
         self.0.iter().any(|denied| {
             let denied: Vec<_> = denied.split('/').map(folded).collect();
             let is = |(name, denied): (&String, &String)| name == denied || is_short_for(name, denied);
@@ -126,15 +138,21 @@ impl Denied {
         })
     }
 
+    /// Whether git repositories are protected.
+    pub(super) fn protects_git(&self) -> bool {
+        self.0.iter().any(|denied| denied == ".git")
+    }
+
     /// Whether a file of this name and content makes its directory a git repository.
     pub(super) fn is_repository(&self, name: &OsStr, content: &str) -> bool {
-        let protects_git = self.0.iter().any(|denied| denied == ".git");
-        let content = content.trim_ascii().as_bytes();
-        // A reference, or the id of a commit. Git ignores what follows the id.
-        let is_id = content.get(..40).is_some_and(|id| id.iter().all(u8::is_ascii_hexdigit));
-        let is_head = is_id || content.starts_with(b"ref:");
-        protects_git && is_head && folded(&name.to_string_lossy()) == folded(HEAD)
+        self.protects_git() && is_head(content.as_bytes()) && stored(&name.to_string_lossy()) == folded(HEAD)
     }
+}
+
+/// The name under which Windows stores a file, folded: without the name of a stream, trailing dots and spaces.
+fn stored(name: &str) -> String {
+    let name = folded(name.split(':').next().unwrap_or_default());
+    name.trim_end_matches(['.', ' ']).to_owned()
 }
 
 /// A name in the form by which file systems that ignore case compare names.
@@ -186,6 +204,17 @@ mod tests {
     use std::path::Path;
 
     use super::Denied;
+
+    #[test]
+    fn a_head_of_git_is_recognised_in_every_equivalent_spelling() {
+        let denied = Denied::default();
+        for name in ["HEAD", "head", "HEAD.", "HEAD ", "HEAD::$DATA", "H\u{200c}EAD"] {
+            assert!(denied.is_repository(name.as_ref(), "ref: refs/heads/main\n"), "{name}");
+            assert!(!denied.is_repository(name.as_ref(), "the head of a list"), "{name}");
+        }
+        assert!(!denied.is_repository("HEADER".as_ref(), "ref: refs/heads/main\n"));
+        assert!(!Denied::none().is_repository("HEAD".as_ref(), "ref: refs/heads/main\n"));
+    }
 
     #[test]
     fn names_match_at_any_depth_and_in_every_equivalent_spelling() {

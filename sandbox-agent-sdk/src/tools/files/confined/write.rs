@@ -1,6 +1,6 @@
 //! Writes files.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use cap_std::fs::{Dir, File, Permissions};
 
 use super::draft::Draft;
 use super::read::is_no_such_device;
-use super::{ConfinedFiles, options};
+use super::{ConfinedFiles, options, repository};
 use crate::tools::{FileAccess, FileError, WriteText};
 
 impl ConfinedFiles {
@@ -45,7 +45,8 @@ impl ConfinedFiles {
         let parent =
             target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Checks the real path before directories are created.
-        self.permit(&real_path(dir, parent).map_err(failed)?.join(name), path)?;
+        let real = real_path(dir, parent).map_err(failed)?;
+        self.permit_in(dir, &real, name, path)?;
         let opened = match dir.open_dir(parent) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 dir.create_dir_all(parent).map_err(failed)?;
@@ -55,12 +56,23 @@ impl ConfinedFiles {
         };
         let opened = opened.map_err(failed)?;
         // Checks the directory that was opened, because links may have changed meanwhile.
-        match path_below(&opened, dir) {
-            Below::At(real) => self.permit(&real.join(name), path)?,
+        let real = match path_below(&opened, dir) {
+            Below::At(now) => now,
             Below::Elsewhere => return Err(FileError::Outside(path.to_owned())),
-            Below::Unknown => {}
-        }
+            Below::Unknown => real,
+        };
+        self.permit_in(dir, &real, name, path)?;
         Ok((opened, name.to_owned()))
+    }
+
+    /// Rejects a protected name, and every file in a git repository. `real` is the directory below a root, without links.
+    fn permit_in(&self, root: &Dir, real: &Path, name: &OsStr, path: &Path) -> Result<(), FileError> {
+        self.permit(&real.join(name), path)?;
+        let failed = |error| FileError::from_io(path, error);
+        match self.denied.protects_git() && repository::is_inside(root, real).map_err(failed)? {
+            true => Err(FileError::Protected(path.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Rejects a protected name. `relative` is the path below a root.
