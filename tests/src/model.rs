@@ -18,5 +18,5 @@ mod wire;
 mod tests;
 
 pub use request::{Api, ModelRequest};
-pub use script::WRITTEN;
+pub use script::{EDITED, WRITTEN};
 pub use server::{INPUT_TOKENS, OUTPUT_TOKENS, ScriptedModel};

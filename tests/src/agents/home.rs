@@ -122,7 +122,9 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>) -> V
                  [analytics]\nenabled = false\n\
                  [model_providers.scripted]\nname = \"Scripted\"\nbase_url = \"{model}/v1\"\n\
                  env_key = \"SCRIPTED_KEY\"\nwire_api = \"responses\"\nrequest_max_retries = 1\n\
-                 stream_max_retries = 1\n"
+                 stream_max_retries = 1\n\
+                 [projects.\"{}\"]\ntrust_level = \"untrusted\"\n",
+                root.join("project").display()
             );
             write(&root.join("home/.codex/config.toml"), &config);
             variables.push(("CODEX_HOME", root.join("home/.codex").display().to_string()));

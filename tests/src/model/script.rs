@@ -13,11 +13,15 @@ use super::{
 /// What the model writes into files.
 pub const WRITTEN: &str = "written by the model\nin two lines\n";
 
+/// The line that `edit` replaces, and the line that it writes instead.
+pub const EDITED: (&str, &str) = ("the old line", "the new line");
+
 /// The pause between two chunks of `slow`.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The words that begin a command.
-const WORDS: [&str; 8] = ["say", "think", "tool", "write", "slow", "error", "call", "repeat"];
+const WORDS: [&str; 10] =
+    ["say", "think", "tool", "write", "read", "edit", "slow", "error", "call", "repeat"];
 
 /// What the model answers to a request.
 pub(super) fn reply(request: &ModelRequest) -> Reply {
@@ -29,7 +33,7 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
         return text(format!("echo: {prompt}"));
     };
     let number = || rest.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(1);
-    if matches!(word, "tool" | "write" | "call")
+    if matches!(word, "tool" | "write" | "read" | "edit" | "call")
         && let Some(result) = request.tool_results.last()
     {
         return text(format!("tool said: {}", result.trim()));
@@ -48,6 +52,8 @@ pub(super) fn reply(request: &ModelRequest) -> Reply {
         "repeat" => return text(request.earlier_prompts.join(" | ")),
         "tool" => tool::run(&request.tools, rest),
         "write" => tool::write(&request.tools, rest, WRITTEN),
+        "read" => tool::read(&request.tools, rest),
+        "edit" => tool::edit(&request.tools, rest, EDITED),
         _ => {
             let (name, arguments) = rest.split_once(' ').unwrap_or((rest, "{}"));
             let arguments = serde_json::from_str(arguments).unwrap_or(Value::Null);

@@ -46,13 +46,21 @@ const REQUEST_BYTES: usize = 64 << 20;
 /// A model provider on loopback. It ends with this value.
 ///
 /// What it answers is in the last text of the user: `say N` (N chunks `0 `, `1 ` …), `think N` (N chunks of
-/// reasoning), `tool COMMAND`, `write PATH`, `call TOOL JSON`, `slow N` (a chunk every 100 ms), `error STATUS`,
+/// reasoning), `tool COMMAND`, `write PATH`, `read PATH`, `edit PATH`, `call TOOL JSON`, `slow N` (a chunk every 100 ms), `error STATUS`,
 /// `repeat all` (the user's earlier texts), and an echo of anything else.
 #[derive(Debug)]
 pub struct ScriptedModel {
     address: SocketAddr,
     shared: Arc<Shared>,
     _serving: JoinSet<()>,
+}
+
+/// How many responses are being streamed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    all: usize,
+    /// Those of turns, without the requests that agents make for themselves.
+    turns: usize,
 }
 
 #[derive(Debug)]
@@ -67,7 +75,7 @@ struct Shared {
     /// Numbers responses, so that their ids differ.
     responses: AtomicU64,
     /// Responses that are being streamed now.
-    streaming: watch::Sender<usize>,
+    streaming: watch::Sender<Open>,
 }
 
 impl ScriptedModel {
@@ -90,7 +98,7 @@ impl ScriptedModel {
             unknown: Mutex::default(),
             arrived: Notify::new(),
             responses: AtomicU64::new(1),
-            streaming: watch::Sender::new(0),
+            streaming: watch::Sender::default(),
         });
         let routes = Router::new().fallback(serve).with_state(Arc::clone(&shared));
         let mut serving = JoinSet::new();
@@ -136,7 +144,14 @@ impl ScriptedModel {
     pub async fn idle(&self) {
         let mut streaming = self.shared.streaming.subscribe();
         // The sender lives as long as this value.
-        let _ = streaming.wait_for(|count| *count == 0).await;
+        let _ = streaming.wait_for(|open| open.all == 0).await;
+    }
+
+    /// Waits until the responses of this many turns are being streamed at the same time.
+    pub async fn serves_turns(&self, count: usize) {
+        let mut streaming = self.shared.streaming.subscribe();
+        // The sender lives as long as this value.
+        let _ = streaming.wait_for(|open| open.turns >= count).await;
     }
 }
 
@@ -170,12 +185,13 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     let refused = shared.key.is_some() && request.key != shared.key;
     let reply = reply(&request);
     let encoder = encoder(&request, shared.responses.fetch_add(1, Ordering::Relaxed));
+    let is_turn = !request.is_side_request();
     lock(&shared.requests).push(request);
     shared.arrived.notify_waiters();
     match reply {
         _ if refused => failure(api, 401, "the key is wrong"),
         Reply::Failure(status) => failure(api, status, &format!("scripted failure {status}")),
-        Reply::Steps(steps) if stream => streamed(encoder, steps, &shared),
+        Reply::Steps(steps) if stream => streamed(encoder, steps, Streaming::new(&shared, is_turn)),
         Reply::Steps(steps) => whole(encoder, &steps).await,
     }
 }
@@ -214,28 +230,37 @@ fn encoder(request: &ModelRequest, number: u64) -> Box<dyn Encoder> {
 }
 
 /// Counts a response as being streamed for as long as it lives.
-struct Streaming(Arc<Shared>);
+struct Streaming {
+    shared: Arc<Shared>,
+    is_turn: bool,
+}
 
 impl Streaming {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.streaming.send_modify(|count| *count += 1);
-        Self(Arc::clone(shared))
+    fn new(shared: &Arc<Shared>, is_turn: bool) -> Self {
+        shared.streaming.send_modify(|open| {
+            open.all += 1;
+            open.turns += usize::from(is_turn);
+        });
+        Self { shared: Arc::clone(shared), is_turn }
     }
 }
 
 impl Drop for Streaming {
     fn drop(&mut self) {
-        self.0.streaming.send_modify(|count| *count -= 1);
+        self.shared.streaming.send_modify(|open| {
+            open.all -= 1;
+            open.turns -= usize::from(self.is_turn);
+        });
     }
 }
 
-fn streamed(encoder: Box<dyn Encoder>, steps: Vec<Step>, shared: &Arc<Shared>) -> Response<Body> {
+fn streamed(encoder: Box<dyn Encoder>, steps: Vec<Step>, streaming: Streaming) -> Response<Body> {
     enum At {
         Begin,
         Step(usize),
         Over,
     }
-    let state = (encoder, steps, At::Begin, Streaming::new(shared));
+    let state = (encoder, steps, At::Begin, streaming);
     let events = unfold(state, |(mut encoder, steps, at, streaming)| async move {
         let (text, next) = match at {
             At::Begin => (encoder.begin(), At::Step(0)),

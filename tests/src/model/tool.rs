@@ -19,6 +19,15 @@ const SHELLS: [&str; 8] = [
 /// Names of tools that write a file.
 const WRITERS: [&str; 4] = ["write", "Write", "write_file", "apply_patch"];
 
+/// Names of tools that read a file.
+const READERS: [&str; 3] = ["read", "Read", "read_file"];
+
+/// Names of tools that replace a text in a file.
+const EDITORS: [&str; 4] = ["edit", "Edit", "replace", "apply_patch"];
+
+/// Names of the argument that is the path of a file.
+const PATHS: [&str; 4] = ["filePath", "file_path", "path", "absolute_path"];
+
 /// One tool of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tool {
@@ -41,22 +50,48 @@ pub(super) fn run(tools: &[Tool], command: &str) -> Option<Step> {
 
 /// A call that writes a file, by the first tool that can; with nothing but a shell, the shell does it.
 pub(super) fn write(tools: &[Tool], path: &str, content: &str) -> Option<Step> {
-    let Some(tool) = first(tools, &WRITERS) else {
-        let patch = patch(path, content);
+    match first(tools, &WRITERS).filter(|tool| tool.name != "apply_patch") {
+        Some(tool) => Some(call(tool, |name, _| match name {
+            "content" => Some(json!(content)),
+            name => PATHS.contains(&name).then(|| json!(path)),
+        })),
+        None => {
+            let lines: Vec<String> = content.lines().map(|line| format!("+{line}")).collect();
+            patch(tools, &format!("*** Add File: {path}\n{}", lines.join("\n")))
+        }
+    }
+}
+
+/// A call that reads a file, by the first tool that can; with nothing but a shell, the shell does it.
+pub(super) fn read(tools: &[Tool], path: &str) -> Option<Step> {
+    match first(tools, &READERS) {
+        Some(tool) => Some(call(tool, |name, _| PATHS.contains(&name).then(|| json!(path)))),
+        None => run(tools, &format!("cat {path}")),
+    }
+}
+
+/// A call that replaces a line of a file by another, by the first tool that can.
+pub(super) fn edit(tools: &[Tool], path: &str, (old, new): (&str, &str)) -> Option<Step> {
+    match first(tools, &EDITORS).filter(|tool| tool.name != "apply_patch") {
+        Some(tool) => Some(call(tool, |name, _| match name {
+            "oldString" | "old_string" => Some(json!(old)),
+            "newString" | "new_string" => Some(json!(new)),
+            name => PATHS.contains(&name).then(|| json!(path)),
+        })),
+        None => patch(tools, &format!("*** Update File: {path}\n@@\n-{old}\n+{new}")),
+    }
+}
+
+/// A call that applies a patch, by the tool for patches or by the shell.
+fn patch(tools: &[Tool], changes: &str) -> Option<Step> {
+    let patch = format!("*** Begin Patch\n{changes}\n*** End Patch");
+    let Some(tool) = first(tools, &["apply_patch"]) else {
         return run(tools, &format!("apply_patch <<'EOF'\n{patch}\nEOF\n"));
     };
-    if tool.name == "apply_patch" {
-        let patch = patch(path, content);
-        if tool.schema.is_null() {
-            return Some(Step::Call { name: tool.name.clone(), arguments: json!(patch) });
-        }
-        return Some(call(tool, |name, _| (name == "input" || name == "patch").then(|| json!(patch))));
+    if tool.schema.is_null() {
+        return Some(Step::Call { name: tool.name.clone(), arguments: json!(patch) });
     }
-    Some(call(tool, |name, _| match name {
-        "filePath" | "file_path" | "path" | "absolute_path" => Some(json!(path)),
-        "content" => Some(json!(content)),
-        _ => None,
-    }))
+    Some(call(tool, |name, _| (name == "input" || name == "patch").then(|| json!(patch))))
 }
 
 /// A call of the first tool whose name contains this, with these arguments.
@@ -96,9 +131,4 @@ fn placeholder(schema: &Value) -> Value {
         "object" => json!({}),
         _ => schema["enum"].get(0).cloned().unwrap_or_else(|| json!("scripted")),
     }
-}
-
-fn patch(path: &str, content: &str) -> String {
-    let lines: Vec<String> = content.lines().map(|line| format!("+{line}")).collect();
-    format!("*** Begin Patch\n*** Add File: {path}\n{}\n*** End Patch", lines.join("\n"))
 }

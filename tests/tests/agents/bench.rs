@@ -148,6 +148,7 @@ impl Bench {
         let client = options.build().expect("a client");
         let capabilities = in_time("connecting", client.connect()).await;
         Connected {
+            agent: self.cell.agent,
             client,
             capabilities: capabilities.unwrap_or_else(|error| panic!("connecting: {}", chain(&error))),
         }
@@ -233,6 +234,7 @@ fn processes_of(folder: &Path) -> Vec<u32> {
 
 /// A client with its connection.
 pub(crate) struct Connected {
+    pub(crate) agent: RealAgent,
     pub(crate) client: SandboxAgentClient,
     pub(crate) capabilities: Arc<Capabilities>,
 }
@@ -265,17 +267,13 @@ impl TurnLog {
         thoughts.collect()
     }
 
-    /// The changes of files that tool calls reported, by path.
-    pub(crate) fn diffs(&self) -> Vec<(String, String)> {
+    /// The contents of the turn's tool calls.
+    pub(crate) fn tool_contents(&self) -> impl Iterator<Item = &Content> {
         let calls = self.updates.iter().filter_map(|update| match update.kind() {
             UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => Some(call),
             _ => None,
         });
-        let diffs = calls.flat_map(|call| &call.content).filter_map(|content| match content {
-            Content::Diff { path, new_text, .. } => Some((path.clone(), new_text.clone())),
-            _ => None,
-        });
-        diffs.collect()
+        calls.flat_map(|call| &call.content)
     }
 
     /// Whether the agent reported something for the user beside the conversation.

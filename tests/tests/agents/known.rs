@@ -14,17 +14,22 @@ pub(crate) struct Known {
 }
 
 /// What fails today. A cell that passes although it is named here is reported.
-pub(crate) const KNOWN: &[Known] = &[];
+pub(crate) const KNOWN: &[Known] = &[Known {
+    cells: "a_session_has_the_model_and_mode_it_was_made_with/codex/mock",
+    whose: "SDK",
+    why: "codex reports its options after its response to `session/set_mode`. If the report arrives while the model is \
+          being set, the snapshot has the old model.",
+}];
 
 /// Patterns of the cells of CI: each cell was green in twenty runs on a busy machine.
 pub(crate) const CI: &[&str] = &[
-    "a_handler_allows_a_command/*/released",
+    "a_subscriber_allows_a_command/*/released",
     "two_thousand_chunks_come_in_order_before_the_outcome/gemini/released",
     "two_thousand_chunks_come_in_order_before_the_outcome/qwen/released",
     "a_key_is_enough_to_log_in/claude/*",
     "two_thousand_chunks_come_in_order_before_the_outcome/claude/*",
     "thoughts_are_reported_as_thoughts/claude/*",
-    "an_edit_shows_its_diff/claude/*",
+    "a_new_file_shows_its_diff/claude/*",
     "a_tool_server_is_used/claude/mock",
     "a_session_is_forked/claude/mock",
     "a_key_is_enough_to_log_in/codex/*",
@@ -34,12 +39,12 @@ pub(crate) const CI: &[&str] = &[
     "an_image_reaches_the_model/codex/*",
     "two_sessions_have_a_turn_at_once/codex/*",
     "usage_is_reported/codex/*",
-    "a_handler_allows_a_command/codex/mock",
-    "a_handler_refuses_a_command/codex/*",
+    "a_subscriber_allows_a_command/codex/mock",
+    "a_subscriber_refuses_a_command/codex/*",
     "bypass_runs_a_command_unasked/codex/*",
     "deny_runs_no_command/codex/*",
     "accept_edits_allows_a_file_and_asks_for_a_command/codex/*",
-    "an_edit_shows_its_diff/codex/*",
+    "a_new_file_shows_its_diff/codex/*",
     "a_tool_server_is_used/codex/*",
     "a_cancel_in_mid_stream/codex/*",
     "a_cancel_with_an_open_permission/codex/*",

@@ -18,7 +18,9 @@ mod page;
 mod program;
 mod rows;
 mod runner;
+mod sender;
 mod stage;
+mod tally;
 
 use std::process::ExitCode;
 
@@ -33,7 +35,13 @@ fn main() -> ExitCode {
         Some("--cell") => runtime.block_on(cell::run(arguments.get(1).map_or("", String::as_str))),
         Some("--stage") => runtime.block_on(stage::run(arguments.get(1).map_or("", String::as_str))),
         Some("--program") => runtime.block_on(program::run(&arguments[1..])),
-        _ => runtime.block_on(runner::run(Plan::parse(&arguments))),
+        _ => match Plan::parse(&arguments) {
+            Ok(plan) => runtime.block_on(runner::run(plan)),
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -41,16 +41,22 @@ rows! {
     turns::two_sessions_have_a_turn_at_once
     usage::usage_is_reported
     usage::usage_is_counted_once_over_a_load
-    permissions::a_handler_allows_a_command
-    permissions::a_handler_refuses_a_command
+    permissions::a_subscriber_allows_a_command
+    permissions::a_subscriber_refuses_a_command
+    permissions::a_permission_handler_decides
+    permissions::the_reader_of_a_turn_decides
     permissions::bypass_runs_a_command_unasked
     permissions::deny_runs_no_command
     permissions::accept_edits_allows_a_file_and_asks_for_a_command
+    files::a_new_file_shows_its_diff
     files::an_edit_shows_its_diff
     files::confined_files_serve_the_agent
     files::terminals_are_offered
     tools::a_tool_server_is_used
-    cancel::a_cancel_right_after_the_prompt
+    cancel::an_immediate_cancel_withdraws_the_prompt
+    cancel::a_cancel_right_after_the_prompt_was_sent
+    cancel::a_cancel_after_the_model_was_asked
+    cancel::a_cancel_of_the_prompt_after_a_cancelled_one
     cancel::a_cancel_in_mid_stream
     cancel::a_cancel_with_an_open_permission
     cancel::a_dropped_turn_stops
@@ -66,6 +72,7 @@ rows! {
     lifecycle::a_session_is_deleted
     lifecycle::a_disconnect_leaves_no_process
     lifecycle::a_disconnect_with_a_tool_server_leaves_no_process
+    lifecycle::a_remaining_agent_is_killed_from_inside_the_sandbox
     failures::a_model_error_400_is_reported
     failures::a_model_error_429_is_reported
     failures::a_model_error_500_is_reported

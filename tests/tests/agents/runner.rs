@@ -16,10 +16,14 @@ use sdk_tests::{
 use crate::{
     cell::{Cell, RESULT, Seen, folder},
     known, page,
+    tally::{self, Tally},
 };
 
 /// How long one cell may take.
 const CELL_LIMIT: Duration = Duration::from_secs(240);
+
+/// How long the cells of CI should take together.
+const CI_LIMIT: Duration = Duration::from_secs(8 * 60);
 
 /// The released server that is run.
 pub(crate) const RELEASED: &str = "0.4.2";
@@ -36,40 +40,69 @@ pub(crate) struct Plan {
     jobs: usize,
     /// Words that the name of a cell has to contain.
     words: Vec<String>,
+    /// Words that it must not contain.
+    skipped: Vec<String>,
 }
 
+/// Options of the usual test runner that have no meaning here: without and with a value.
+const IGNORED: [&str; 7] =
+    ["--nocapture", "--no-capture", "--show-output", "--quiet", "-q", "--exact", "--include-ignored"];
+const IGNORED_WITH_VALUE: [&str; 2] = ["--format", "--color"];
+
 impl Plan {
-    /// Reads the arguments; those of the usual test runner that mean nothing here are ignored.
-    pub(crate) fn parse(arguments: &[String]) -> Self {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// Names the argument that is unknown or has no valid value.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut plan = Self { runs: 1, jobs: 2, ..Self::default() };
-        let mut arguments = arguments.iter();
+        let mut arguments = arguments.iter().map(String::as_str);
         while let Some(argument) = arguments.next() {
-            let number = |value: Option<&String>| value.and_then(|value| value.parse().ok()).unwrap_or(1);
-            match argument.as_str() {
+            let (name, value) = match argument.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(value)),
+                _ => (argument, None),
+            };
+            let mut text =
+                || value.or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"));
+            let number = |text: &str| match text.parse() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(format!("{name} needs a number above 0, not {text:?}")),
+            };
+            match name {
                 "--all" => plan.all = true,
                 "--list" => plan.list = true,
                 "--write" => plan.write = true,
-                "--runs" => plan.runs = number(arguments.next()),
-                "--jobs" | "--test-threads" => plan.jobs = number(arguments.next()).max(1),
-                "--skip" | "--format" | "--color" => drop(arguments.next()),
-                option if option.starts_with('-') => {}
+                "--runs" => plan.runs = number(text()?)?,
+                "--jobs" | "--test-threads" => plan.jobs = number(text()?)?,
+                "--skip" => plan.skipped.push(text()?.to_owned()),
+                name if IGNORED.contains(&name) => {}
+                name if IGNORED_WITH_VALUE.contains(&name) => drop(text()?),
+                name if name.starts_with('-') => return Err(format!("unknown option {argument}")),
                 word => plan.words.push(word.to_owned()),
             }
         }
-        plan
+        Ok(plan)
     }
 
     fn cells(&self) -> Vec<Cell> {
         let wanted = |cell: &Cell| {
             let name = cell.to_string();
-            self.words.iter().all(|word| name.contains(word.as_str())) && (self.all || known::in_ci(cell))
+            self.words.iter().all(|word| name.contains(word.as_str()))
+                && !self.skipped.iter().any(|word| name.contains(word.as_str()))
+                && (self.all || known::in_ci(cell))
         };
         crate::cells().into_iter().filter(wanted).collect()
     }
 }
 
-/// Runs what is asked for.
+/// Whether the environment asks for the cells of CI.
+fn is_requested() -> bool {
+    std::env::var("REAL_AGENTS").is_ok_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Runs the cells of a plan.
 pub(crate) async fn run(plan: Plan) -> ExitCode {
+    tally::check();
     if !plan.write {
         page::check();
     }
@@ -78,7 +111,7 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
         cells.iter().for_each(|cell| println!("{cell}: test"));
         return ExitCode::SUCCESS;
     }
-    if std::env::var_os("REAL_AGENTS").is_none() && !plan.all {
+    if !is_requested() && !plan.all {
         println!(
             "NOT RUN: {} cells with real agents; REAL_AGENTS=1 runs the {} stable ones, \
              `cargo test -p sdk-tests --test agents -- --all` all of them",
@@ -87,18 +120,27 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    if let Err(Unavailable(why)) = prepare(&cells).await {
-        println!("NOT RUN: real agents cannot be run: {why}");
-        return if std::env::var_os("CI").is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if cells.is_empty() && plan.all {
+        println!("no cell has all of these words in its name: {}", plan.words.join(" "));
+        return ExitCode::FAILURE;
     }
+    let node = match prepare(&cells).await {
+        Ok(node) => node,
+        Err(Unavailable(why)) => {
+            println!("NOT RUN: real agents cannot be run: {why}");
+            let is_required = plan.all || std::env::var_os("CI").is_some();
+            return if is_required { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
     let isolation = Isolation::probe().await;
     if isolation == Isolation::Nothing {
         println!("this machine does not allow network namespaces: the agents can reach the network");
     }
-    let results = run_all(&plan, &cells, isolation).await;
-    let unexpected = report(&results);
+    let begun = Instant::now();
+    let tallies = Tally::of(&run_all(&plan, &cells, isolation).await);
+    let unexpected = report(&plan, &tallies, begun.elapsed());
     if plan.write {
-        page::write(&results);
+        page::write(&tallies, &node);
     }
     if unexpected == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -106,7 +148,8 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
 /// The oldest node that the agents run on.
 const NODE: u32 = 20;
 
-async fn prepare(cells: &[Cell]) -> Result<(), Unavailable> {
+/// Fetches what the cells need, and returns the version of node.
+async fn prepare(cells: &[Cell]) -> Result<String, Unavailable> {
     let version = tokio::process::Command::new("node").arg("--version").output().await;
     let version = version.map_err(|error| Unavailable(format!("node cannot be run: {error}")))?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
@@ -120,10 +163,10 @@ async fn prepare(cells: &[Cell]) -> Result<(), Unavailable> {
             agent.fetch(&folder()).await?;
         }
     }
-    Ok(())
+    Ok(version)
 }
 
-/// What was seen of a cell, and how long it took.
+/// What was seen of a cell in one run, and how long it took.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) cell: Cell,
@@ -198,10 +241,13 @@ async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
     Report { cell, seen, took: begun.elapsed() }
 }
 
-/// Prints the sums, and says how many results are not as they are known to be.
-fn report(results: &[Report]) -> usize {
+/// Prints the sums, and returns how many cells failed or differ from the page.
+fn report(plan: &Plan, tallies: &[Tally], elapsed: Duration) -> usize {
     let mut unexpected = 0;
-    for Report { cell, seen, .. } in results {
+    for Tally { cell, passed, runs, seen } in tallies {
+        if *runs > 1 {
+            println!("{passed} of {runs} passed  {cell}");
+        }
         match (seen, known::failure(cell)) {
             (Seen::Failed(text), None) => {
                 unexpected += 1;
@@ -211,12 +257,22 @@ fn report(results: &[Report]) -> usize {
             (_, Some(known)) => println!("PASSED although it is known to fail: {cell}: {}", known.why),
         }
     }
-    let failed = results.iter().filter(|result| matches!(result.seen, Seen::Failed(_))).count();
+    let failed = tallies.iter().filter(|tally| matches!(tally.seen, Seen::Failed(_))).count();
     println!(
-        "{} cells with real agents: {} passed, {} failed as known, {unexpected} failed",
-        results.len(),
-        results.len() - failed,
+        "{} cells with real agents in {} s: {} passed, {} failed as known, {unexpected} failed",
+        tallies.len(),
+        elapsed.as_secs(),
+        tallies.len() - failed,
         failed - unexpected
     );
-    unexpected
+    let limit = CI_LIMIT * u32::try_from(plan.runs).unwrap_or(u32::MAX);
+    if !plan.all && elapsed > limit {
+        println!("the cells of CI took longer than {} s", limit.as_secs());
+    }
+    if plan.write {
+        return unexpected;
+    }
+    let differences = page::differences(tallies);
+    differences.iter().for_each(|difference| println!("DIFFERS {difference}"));
+    unexpected.max(differences.len())
 }

@@ -1,16 +1,20 @@
 //! Stopping a turn.
 
-use sandbox_agent_sdk::Session;
+use sandbox_agent_sdk::{PermissionPolicy, Session, Turn};
 
 use crate::{
-    bench::{Answering, Bench, ask, first_text, in_time, read, until},
+    bench::{Answering, Bench, TurnLog, ask, first_text, in_time, read, until},
     cell::{Cell, Seen},
+    sender::SentPrompts,
 };
 
 /// A turn that would take half a minute and more.
 const LONG: &str = "slow 400";
 
-/// The session is usable, and the model is not asked for anything any more.
+/// How often a row cancels in one session. The first turn is that of a fresh session; some agents do other things in it.
+const TURNS: usize = 3;
+
+/// The session is usable, and no response of the model is being streamed.
 async fn usable(bench: &Bench, session: &Session) {
     in_time("the model is idle", bench.model.idle()).await;
     let next = ask(session, "still there").await;
@@ -18,18 +22,83 @@ async fn usable(bench: &Bench, session: &Session) {
     assert_eq!(next.ended().text(), "echo: still there", "{raw:?}");
 }
 
-pub(super) async fn a_cancel_right_after_the_prompt(cell: Cell) -> Seen {
+/// A session of a client that allows everything, and the prompts that the client sends.
+async fn watched(bench: &Bench) -> (Session, SentPrompts) {
+    let sent = SentPrompts::default();
+    let options = bench.options().permissions(PermissionPolicy::BypassPermissions).http_sender(sent.clone());
+    (bench.connect(options).await.session(bench.new_session()).await, sent)
+}
+
+/// How often the model was asked for the long turn.
+fn asked(bench: &Bench) -> usize {
+    bench.model.turns().iter().filter(|request| request.prompt == LONG).count()
+}
+
+async fn stop(turn: Turn) -> TurnLog {
+    in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
+    let log = read(turn).await;
+    log.cancelled();
+    log
+}
+
+pub(super) async fn an_immediate_cancel_withdraws_the_prompt(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
-    let session = bench.session().await;
-    // A used session: some agents do other things in their first turn.
-    ask(&session, "hello").await.ended();
-    for _ in 0..3 {
-        let turn = session.prompt(LONG);
-        let cancelled = turn.cancel();
-        in_time("cancelling", cancelled).await.expect("the turn can be cancelled");
-        read(turn).await.cancelled();
+    let (session, sent) = watched(&bench).await;
+    let mut withdrawn = 0;
+    for _ in 0..TURNS {
+        let (sent_before, asked_before) = (sent.count(), asked(&bench));
+        let log = stop(session.prompt(LONG)).await;
+        // The prompt is sent by another thread, which may be faster.
+        if sent.count() == sent_before {
+            withdrawn += 1;
+            let outcome = log.outcome.expect("an outcome");
+            assert!(outcome.raw.is_null() && log.updates.is_empty(), "{outcome:?} {:?}", log.updates);
+            assert_eq!(asked(&bench), asked_before, "the model was asked");
+        }
         usable(&bench, &session).await;
     }
+    assert!(withdrawn > 0, "every prompt was sent before its cancel");
+    Seen::Works
+}
+
+pub(super) async fn a_cancel_right_after_the_prompt_was_sent(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let (session, sent) = watched(&bench).await;
+    for _ in 0..TURNS {
+        let next = sent.count() + 1;
+        let turn = session.prompt(LONG);
+        in_time("the prompt is sent", sent.reached(next)).await;
+        stop(turn).await;
+        usable(&bench, &session).await;
+    }
+    Seen::Works
+}
+
+pub(super) async fn a_cancel_after_the_model_was_asked(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    for _ in 0..TURNS {
+        let before = asked(&bench);
+        let turn = session.prompt(LONG);
+        until("the model is asked", || asked(&bench) > before).await;
+        stop(turn).await;
+        usable(&bench, &session).await;
+    }
+    Seen::Works
+}
+
+pub(super) async fn a_cancel_of_the_prompt_after_a_cancelled_one(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    ask(&session, "hello").await.ended();
+    for _ in 0..TURNS {
+        // The next prompt waits for the end of the cancelled turn, and follows it at once.
+        let before = asked(&bench);
+        let turn = session.prompt(LONG);
+        until("the model is asked", || asked(&bench) > before).await;
+        stop(turn).await;
+    }
+    usable(&bench, &session).await;
     Seen::Works
 }
 
@@ -38,8 +107,7 @@ pub(super) async fn a_cancel_in_mid_stream(cell: Cell) -> Seen {
     let session = bench.session().await;
     let mut turn = session.prompt(LONG);
     first_text(&mut turn).await;
-    in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
-    read(turn).await.cancelled();
+    stop(turn).await;
     usable(&bench, &session).await;
     Seen::Works
 }
@@ -51,8 +119,7 @@ pub(super) async fn a_cancel_with_an_open_permission(cell: Cell) -> Seen {
     let session = connected.session(bench.new_session()).await;
     let turn = session.prompt("tool touch cancelled.txt");
     until("the agent asks", || !answering.requests().is_empty()).await;
-    in_time("cancelling", turn.cancel()).await.expect("the turn can be cancelled");
-    read(turn).await.cancelled();
+    stop(turn).await;
     assert!(!answering.requests()[0].is_open());
     assert!(!bench.in_project("cancelled.txt").exists());
     usable(&bench, &session).await;

@@ -67,6 +67,7 @@ async fn retried(cell: Cell, status: u16) -> Seen {
     let late = cell.agent == RealAgent::Qwen && cancelled.as_ref().is_err_and(|error| error.is_timeout());
     assert!(cancelled.is_ok() || late, "{cancelled:?}");
     let log = read(turn).await;
+    log.cancelled();
     let has_notices = log.has_notices();
     assert_eq!(has_notices, cell.agent == RealAgent::Claude, "{:?}", log.updates);
     assert!(log.text().is_empty(), "{}", log.text());

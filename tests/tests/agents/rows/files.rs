@@ -2,54 +2,100 @@
 
 use std::{
     fs,
+    path::Path,
     sync::{Arc, Mutex},
 };
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::PermissionPolicy;
 use sandbox_agent_sdk::tools::{
     ConfinedFiles, FileAccess, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
-use sdk_tests::{agents::RealAgent, model::WRITTEN};
+use sandbox_agent_sdk::{Content, PermissionPolicy, PermissionRequest};
+use sdk_tests::{
+    agents::RealAgent,
+    model::{EDITED, WRITTEN},
+};
 
 use crate::{
-    bench::{Answering, Bench, ask},
+    bench::{Answering, Bench, TurnLog, ask},
     cell::{Cell, Seen},
 };
 
+pub(super) async fn a_new_file_shows_its_diff(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let path = bench.in_project("new.txt");
+    let (log, asked) = changed(&bench, &[format!("write {}", path.display())]).await;
+    assert_eq!(fs::read_to_string(&path).expect("the file"), WRITTEN);
+    let is_new = |old: Option<&str>, new: &str| {
+        old.unwrap_or_default().is_empty() && new.trim_end() == WRITTEN.trim_end()
+    };
+    shown(&path, &log, &asked, is_new)
+}
+
 pub(super) async fn an_edit_shows_its_diff(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
+    let path = bench.in_project("existing.txt");
+    let (old, new) = EDITED;
+    let text = |line: &str| format!("first\n{line}\nlast\n");
+    fs::write(&path, text(old)).expect("a file");
+    // Some agents edit only files that they have read.
+    let prompts = ["read", "edit"].map(|word| format!("{word} {}", path.display()));
+    let (log, asked) = changed(&bench, &prompts).await;
+    assert_eq!(fs::read_to_string(&path).expect("the file"), text(new), "{:?}", log.updates);
+    // Some agents show the whole file, others the changed lines.
+    let is_edit = |before: Option<&str>, after: &str| {
+        before.is_some_and(|text| text.contains(old) && !text.contains(new))
+            && after.contains(new)
+            && !after.contains(old)
+    };
+    shown(&path, &log, &asked, is_edit)
+}
+
+/// Runs turns whose permissions are allowed, and returns the last one with the permissions that it asked for.
+async fn changed(bench: &Bench, prompts: &[String]) -> (TurnLog, Vec<PermissionRequest>) {
     let connected = bench.client().await;
     let answering = Answering::start(&connected.client, |request| {
         request.allow_once().expect("it can be allowed");
     });
     let session = connected.session(bench.new_session()).await;
-    let path = bench.in_project("new.txt");
-    let log = ask(&session, &format!("write {}", path.display())).await;
+    let (last, earlier) = prompts.split_last().expect("a prompt");
+    for prompt in earlier {
+        ask(&session, prompt).await.ended();
+    }
+    let before = answering.requests().len();
+    let log = ask(&session, last).await;
     log.ended();
-    assert_eq!(fs::read_to_string(&path).expect("the file"), WRITTEN);
-    let asked = answering.requests();
-    let in_request = asked.iter().any(|request| {
-        let call = request.tool_call();
-        call.is_some_and(|call| {
-            call.content.iter().any(|content| matches!(content, sandbox_agent_sdk::Content::Diff { .. }))
-        })
-    });
-    let path = path.display().to_string();
-    let in_call = log
-        .diffs()
-        .iter()
-        .any(|(file, text)| path.ends_with(file.as_str()) && text.trim_end() == WRITTEN.trim_end());
+    (log, answering.requests().split_off(before))
+}
+
+/// Where a diff of this file is shown whose texts before and after are right.
+fn shown(
+    path: &Path,
+    log: &TurnLog,
+    asked: &[PermissionRequest],
+    is_right: impl Fn(Option<&str>, &str) -> bool,
+) -> Seen {
+    let is_right = |content: &Content| match content {
+        Content::Diff { path: file, old_text, new_text, .. } => {
+            path.ends_with(file) && is_right(old_text.as_deref(), new_text)
+        }
+        _ => false,
+    };
+    let calls = asked.iter().filter_map(PermissionRequest::tool_call);
+    let in_request = calls.flat_map(|call| &call.content).any(is_right);
+    let in_call = log.tool_contents().any(is_right);
     match (asked.len(), in_request, in_call) {
         (1, true, true) => Seen::note("in the permission and in the tool call"),
         (1, true, false) => Seen::note("in the permission only"),
         (1, false, true) => Seen::note("in the tool call only"),
         (0, _, true) => Seen::note("in the tool call; the agent asks for no permission"),
-        other => panic!("{other:?}: {:?} {:?}", log.updates, asked),
+        other => {
+            panic!("{other:?}: {:?} {asked:?}", log.updates.iter().map(|it| it.raw()).collect::<Vec<_>>())
+        }
     }
 }
 
-/// Files that say what was asked of them.
+/// Files that record what was requested of them.
 struct Watched {
     files: ConfinedFiles,
     asked: Arc<Mutex<Vec<&'static str>>>,
@@ -76,9 +122,9 @@ pub(super) async fn confined_files_serve_the_agent(cell: Cell) -> Seen {
     let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
     let asked: Arc<Mutex<Vec<&'static str>>> = Arc::default();
     let mut options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
-    if cell.agent == RealAgent::Gemini {
-        // It gives up creating a file that it cannot read. By default this is known by its name, which the released server
-        // does not have for it.
+    if cell.agent == RealAgent::Gemini && bench.is_released() {
+        // By default only writing is advertised to an agent of this name: it does not create a file that it cannot read.
+        // The released server has no agent of this name.
         options = options.advertised_file_access(|_| FileAccess::Write);
     }
     let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use sandbox_agent_sdk::control::processes::RunProcess;
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, Update, UpdateKind};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, ask, chain, in_time, until},
+    bench::{Bench, Connected, ask, chain, in_time, until},
     cell::{Cell, Seen},
     rows::tools::tool_server,
 };
@@ -30,12 +31,20 @@ pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
                 None => Seen::note("without a title"),
             }
         }
+        // The mock server lists the sessions of any agent.
         Err(error) => {
-            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
-            assert!(!connected.capabilities.list_sessions);
-            Seen::cannot("`Unsupported`")
+            assert!(bench.is_released());
+            unsupported(&connected, &error, connected.capabilities.list_sessions, &[RealAgent::Gemini])
         }
     }
+}
+
+/// The result for an agent that cannot do something. Only the agents in `unable` may be unable to: this fails if their
+/// capabilities are not read as they are sent.
+fn unsupported(connected: &Connected, error: &Error, advertised: bool, unable: &[RealAgent]) -> Seen {
+    assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(error));
+    assert!(!advertised && unable.contains(&connected.agent), "{:?}", connected.capabilities.raw);
+    Seen::cannot("`Unsupported`")
 }
 
 /// What the user and the agent said.
@@ -83,9 +92,11 @@ pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     let resumed = resumed.unwrap_or_else(|error| panic!("session/resume: {}", chain(&error)));
     let log = ask(&resumed, "repeat all").await;
     assert_eq!(log.ended().text().matches("remember this").count(), 1, "{}", log.text());
-    match second.capabilities.resume_session {
-        true if cell.agent != RealAgent::Qwen => Seen::Works,
-        _ => Seen::note("by loading it"),
+    // qwen advertises it, and answers that there is no such method.
+    assert_eq!(second.capabilities.resume_session, cell.agent != RealAgent::Gemini);
+    match cell.agent {
+        RealAgent::Gemini | RealAgent::Qwen => Seen::note("by loading it"),
+        _ => Seen::Works,
     }
 }
 
@@ -99,9 +110,8 @@ pub(super) async fn a_session_is_forked(cell: Cell) -> Seen {
     let forked = match forked {
         Ok(forked) => forked,
         Err(error) => {
-            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
-            assert!(!connected.capabilities.fork_session);
-            return Seen::cannot("`Unsupported`");
+            let unable = [RealAgent::Codex, RealAgent::Gemini, RealAgent::Qwen];
+            return unsupported(&connected, &error, connected.capabilities.fork_session, &unable);
         }
     };
     assert_ne!(forked.id(), session.id());
@@ -125,9 +135,11 @@ pub(super) async fn a_session_is_closed(cell: Cell) -> Seen {
             assert!(next.outcome.is_err(), "{:?}", next.outcome);
             Seen::Works
         }
+        // The mock server closes the sessions of any agent.
         Err(error) => {
-            assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
-            assert!(bench.is_released() && !connected.capabilities.close_session);
+            assert!(bench.is_released());
+            let unable = [RealAgent::Gemini, RealAgent::Qwen];
+            unsupported(&connected, &error, connected.capabilities.close_session, &unable);
             Seen::cannot("`Unsupported`; disconnecting ends the agent")
         }
     }
@@ -141,9 +153,8 @@ pub(super) async fn a_session_is_deleted(cell: Cell) -> Seen {
     bench.written(REMEMBERED).await;
     let deleted = in_time("deleting", session.delete()).await;
     if let Err(error) = deleted {
-        assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
-        assert!(!connected.capabilities.delete_session);
-        return Seen::cannot("`Unsupported`");
+        let unable = [RealAgent::OpenCode, RealAgent::Codex, RealAgent::Gemini, RealAgent::Qwen];
+        return unsupported(&connected, &error, connected.capabilities.delete_session, &unable);
     }
     let loaded = in_time("loading", connected.client.load_session(session.id(), bench.open_session())).await;
     assert!(
@@ -192,10 +203,32 @@ async fn left_behind(bench: &Bench, new: NewSession, remaining: &[RealAgent]) ->
         }
     };
     assert!(tokio::time::timeout(GONE, gone).await.is_err(), "{agent} ends with its input now");
-    let left = bench.processes();
-    Seen::cannot(format!(
-        "{} of {} processes stay until the server's process group is killed",
-        left.len(),
-        before.len()
-    ))
+    Seen::cannot("its processes stay until they or the server's process group are killed")
+}
+
+pub(super) async fn a_remaining_agent_is_killed_from_inside_the_sandbox(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    ask(&session, "hello").await.ended();
+    if !bench.is_released() {
+        return Seen::note("the agent stays, it is the server's");
+    }
+    in_time("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
+    // The command line of the agent, as users know it. It matches the agents of other connections too.
+    let command = match cell.agent {
+        RealAgent::OpenCode => "opencode acp",
+        RealAgent::Codex => "codex-acp",
+        RealAgent::Claude => "claude-agent-acp",
+        RealAgent::Gemini => "gemini --experimental-acp",
+        RealAgent::Qwen => "qwen --acp",
+    };
+    let kill = RunProcess::new("pkill").args(["-KILL", "-f", command]);
+    let processes = connected.client.control().processes();
+    let killed =
+        in_time("killing", processes.run(kill)).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    // 1: there was no such process any more.
+    assert!(matches!(killed.exit_code, Some(0 | 1)), "{killed:?}");
+    until("no process of the agent is left", || bench.processes().is_empty()).await;
+    Seen::Works
 }

@@ -1,13 +1,17 @@
 //! What an agent asks before it acts.
 
-use sandbox_agent_sdk::PermissionPolicy;
+use std::sync::{Arc, Mutex};
+
+use sandbox_agent_sdk::{
+    PermissionDecision, PermissionPolicy, TurnOutcome, requests::PermissionReply, turns::TurnEvent,
+};
 
 use crate::{
-    bench::{Answering, Bench, ask},
+    bench::{Answering, Bench, ask, chain, in_time},
     cell::{Cell, Seen},
 };
 
-pub(super) async fn a_handler_allows_a_command(cell: Cell) -> Seen {
+pub(super) async fn a_subscriber_allows_a_command(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
     let answering = Answering::start(&connected.client, |request| {
@@ -24,7 +28,7 @@ pub(super) async fn a_handler_allows_a_command(cell: Cell) -> Seen {
     Seen::Works
 }
 
-pub(super) async fn a_handler_refuses_a_command(cell: Cell) -> Seen {
+pub(super) async fn a_subscriber_refuses_a_command(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
     let answering = Answering::start(&connected.client, |request| {
@@ -34,14 +38,79 @@ pub(super) async fn a_handler_refuses_a_command(cell: Cell) -> Seen {
     let log = ask(&session, "tool touch refused.txt").await;
     assert_eq!(answering.requests().len(), 1, "{:?}", answering.requests());
     assert!(!bench.in_project("refused.txt").exists());
-    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{error:?}"));
+    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{}", chain(error)));
     let next = ask(&session, "still there").await;
     assert_eq!(next.ended().text(), "echo: still there");
+    Seen::note(after_a_refusal(outcome))
+}
+
+fn after_a_refusal(outcome: &TurnOutcome) -> &'static str {
     match outcome.stop_reason.as_str() {
-        "end_turn" => Seen::note("the model hears of it, the turn continues"),
-        "cancelled" => Seen::note("the turn ends as `cancelled`"),
+        "end_turn" => "the agent reports the refusal to the model, and the turn continues",
+        "cancelled" => "the turn ends as `cancelled`",
         other => panic!("{other}"),
     }
+}
+
+pub(super) async fn a_permission_handler_decides(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let list = Arc::clone(&seen);
+    let options = bench.options().permission_handler(move |request| {
+        let raw = request.raw().to_string();
+        list.lock().unwrap().push(raw.clone());
+        async move {
+            // A handler may wait before it decides.
+            tokio::task::yield_now().await;
+            match raw.contains("touch allowed.txt") {
+                true => PermissionDecision::Reply(PermissionReply::Once),
+                false => PermissionDecision::Refuse,
+            }
+        }
+    });
+    let connected = bench.connect(options).await;
+    let session = connected.session(bench.new_session()).await;
+    let log = ask(&session, "tool touch allowed.txt && echo it-ran").await;
+    assert!(log.ended().text().contains("it-ran"), "{}", log.text());
+    assert!(bench.in_project("allowed.txt").exists());
+    let log = ask(&session, "tool touch refused.txt").await;
+    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{}", chain(error)));
+    assert!(!bench.in_project("refused.txt").exists());
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(seen[1].contains("touch refused.txt"), "{seen:?}");
+    Seen::note(after_a_refusal(outcome))
+}
+
+pub(super) async fn the_reader_of_a_turn_decides(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    let mut turn = session.prompt("tool touch allowed.txt && echo it-ran");
+    let (mut requests, mut text, mut ended) = (0, String::new(), None);
+    in_time("the turn", async {
+        while let Some(event) = turn.next_event().await {
+            assert!(ended.is_none(), "an event after the end: {event:?}");
+            match event {
+                TurnEvent::Update(update) => text += update.message_text().unwrap_or_default(),
+                TurnEvent::Permission(request) => {
+                    assert!(!bench.in_project("allowed.txt").exists());
+                    assert!(!text.contains("it-ran"), "{text}");
+                    request.allow_once().expect("it can be allowed");
+                    requests += 1;
+                }
+                TurnEvent::Ended(outcome) => ended = Some(outcome),
+                other => panic!("{other:?}"),
+            }
+        }
+    })
+    .await;
+    let outcome = ended.expect("an end").unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(outcome.stop_reason.as_str(), "end_turn", "{outcome:?}");
+    assert_eq!(requests, 1);
+    assert!(text.contains("it-ran"), "{text}");
+    assert!(bench.in_project("allowed.txt").exists());
+    Seen::Works
 }
 
 pub(super) async fn bypass_runs_a_command_unasked(cell: Cell) -> Seen {

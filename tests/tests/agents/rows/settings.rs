@@ -34,6 +34,15 @@ fn reachable(id: &str, current: Option<&str>) -> bool {
     !id.contains("oauth") && provider(id) == current.and_then(provider)
 }
 
+/// Fails the row unless the provider was asked for this model in the turn `still there`.
+async fn assert_asked_for(bench: &Bench, model: &str) {
+    let asked = bench.model.asked("still there").await;
+    let sent = asked.body["model"].as_str().unwrap_or(&asked.path).to_owned();
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let name = name.split('[').next().unwrap_or(name);
+    assert!(sent.contains(name), "the model was {sent}, not {model}");
+}
+
 pub(super) async fn a_session_has_the_model_and_mode_it_was_made_with(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
@@ -54,26 +63,22 @@ pub(super) async fn a_session_has_the_model_and_mode_it_was_made_with(cell: Cell
     );
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     if let Some(model) = &model {
-        let asked = bench.model.asked("still there").await;
-        let sent = asked.body["model"].as_str().unwrap_or(&asked.path).to_owned();
-        let name = model.rsplit('/').next().unwrap_or(model);
-        let name = name.split('[').next().unwrap_or(name);
-        assert!(sent.contains(name) || cell.agent == RealAgent::Claude, "the model was {sent}, not {model}");
+        assert_asked_for(&bench, model).await;
     }
     match (mode, model) {
         (Some(_), Some(_)) => Seen::Works,
-        (Some(_), None) => Seen::note("a mode; it has one model"),
-        (None, Some(_)) => Seen::note("a model; it has no modes"),
-        (None, None) => Seen::cannot("has neither modes nor models"),
+        (Some(_), None) => {
+            assert_eq!(cell.agent, RealAgent::Qwen, "no models: {first:?}");
+            Seen::note("a mode; it has one model")
+        }
+        (None, _) => panic!("no modes: {first:?}"),
     }
 }
 
 pub(super) async fn the_mode_is_set(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
-    let Some(mode) = other_mode(&session.snapshot()) else {
-        return Seen::cannot("has no modes");
-    };
+    let mode = other_mode(&session.snapshot()).expect("another mode");
     in_time("setting the mode", session.set_mode(&mode)).await.expect("the mode is set");
     assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
@@ -85,6 +90,7 @@ pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;
     let Some(model) = other_model(&session.snapshot()) else {
+        assert_eq!(cell.agent, RealAgent::Qwen, "{:?}", session.snapshot());
         return Seen::cannot("has one model");
     };
     in_time("setting the model", session.set_model(&model))
@@ -93,6 +99,7 @@ pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
     assert_eq!(session.snapshot().models.current.as_deref(), Some(model.as_str()));
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     assert_eq!(session.snapshot().models.current.as_deref(), Some(model.as_str()));
+    assert_asked_for(&bench, &model).await;
     Seen::Works
 }
 
