@@ -490,9 +490,9 @@ pub(super) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire:
         RpcError::new(RpcError::INTERNAL_ERROR, format!("the response cannot be decoded: {reason}"))
     };
     let admitted = limits.check(BodyKind::Message, "response", raw.as_bytes());
-    let message = admitted.map_err(|error| undecoded(error.to_string())).and_then(|_| {
-        raw.parse::<Value>().map_err(|error| undecoded(error.to_string()))
-    });
+    let message = admitted
+        .map_err(|error| undecoded(error.to_string()))
+        .and_then(|_| raw.parse::<Value>().map_err(|error| undecoded(error.to_string())));
     let result = message.and_then(|mut message| {
         match message.get_mut("error").map(Value::take).filter(|error| !error.is_null()) {
             Some(error) => {
