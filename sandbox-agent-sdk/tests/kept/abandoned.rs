@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::thread::{ResultRules, Severity};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
@@ -77,6 +78,33 @@ async fn a_final_result_of_an_abandoned_turn_fails_the_session() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_response_that_cannot_be_decoded_ends_its_turn() {
+    let script = Script::new(|_| {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Go on?")));
+        // It is much larger in memory than on the wire.
+        let end = Step::Finish(json!({"stopReason": "end_turn", "_meta": {"n": vec![1; 20_000]}}));
+        vec![Step::Say("begun".into()), ask, end]
+    });
+    let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+    abandon(&world, &["go"]).await;
+    let limits = Limits::default().message(64 << 10).expansion(1);
+    let second = world.options().await.limits(limits).build().unwrap();
+    let mut events = second.events().deciding();
+    let session = second.session("s");
+    within(session.resume()).await.unwrap();
+    let request = event(&mut events, |event| match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
+    });
+    request.await.allow_once().unwrap();
+    within(session.open_turn_ended()).await;
+    has_stored(&second, "s", StoredEventKind::TurnEnded).await;
+    let events = stored(&**second.store(), "s").await;
+    let end = events.iter().find_map(|event| event.turn_end()).unwrap();
+    assert!(end.executed && end.error.is_some_and(|error| error.message.contains("decoded")));
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! Nothing is lost, stored twice or stuck when a step in between fails.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use mock_server::{Cut, Fault, MockServer, PROBLEM_JSON, Reply, Script, State, St
 use sandbox_agent_sdk::connection::ReconnectPolicy;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::store::TurnEnd;
-use sandbox_agent_sdk::sessions::{RestoredBy, StoredClient, StoredEvent, StoredEventKind};
+use sandbox_agent_sdk::sessions::{Durability, RestoredBy, StoredEvent, StoredEventKind};
 use sandbox_agent_sdk::{ConnectionState, DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::json;
 
@@ -133,17 +132,17 @@ async fn the_end_of_a_prompt_that_was_not_sent_is_stored_although_its_session_co
     assert!(sessions.store().open("mine").await.unwrap().is_empty());
 }
 
-fn gated_program(world: &World, store: &Arc<Gated>, retry_for: Duration) -> StoredClient {
-    let options = options(&world.server, world.kind).shared_store(store.clone());
-    options.stored(|options| options.retry_for(retry_for)).build().unwrap()
-}
-
 #[tokio::test]
 async fn a_prompt_whose_append_was_not_confirmed_is_stored_once_and_leaves_no_open_turn() {
-    for response in [Response::Lost, Response::Hangs] {
+    let durabilities = [Durability::Background, Durability::BeforeDelivery];
+    for (durability, response) in
+        durabilities.into_iter().flat_map(|one| [(one, Response::Lost), (one, Response::Hangs)])
+    {
         let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
         let store = Gated::new(world.store().await);
-        let sessions = gated_program(&world, &store, Duration::from_millis(700));
+        let options = options(&world.server, world.kind).shared_store(store.clone());
+        let options = options.stored(|options| options.retry_for(Duration::from_millis(700)));
+        let sessions = options.stored(|options| options.durability(durability)).build().unwrap();
         let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
         *store.prompt_response.lock().unwrap() = response;
         let outcome = within(async { session.prompt("one").await?.text().await }).await;
@@ -291,7 +290,8 @@ async fn a_turn_of_another_process_whose_session_is_archived_has_one_end() {
 async fn a_database_that_fails_is_not_retried_for_each_append() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let store = Gated::new(world.store().await);
-    let sessions = gated_program(&world, &store, Duration::from_millis(200));
+    let options = options(&world.server, world.kind).shared_store(store.clone());
+    let sessions = options.stored(|options| options.retry_for(Duration::from_millis(200))).build().unwrap();
     let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     ask(&session, "one").await;
     within(sessions.flush()).await.unwrap();

@@ -188,7 +188,7 @@ async fn every_query_has_an_index_to_use() {
     }
     let inactive = InactiveQuery::new(SessionStatus::Active, at(9)).limit(2);
     store.inactive(&inactive).await.unwrap();
-    store.inactive(&inactive.after(Cursor::behind(at(2), "s2"))).await.unwrap();
+    store.inactive(&inactive.after(Cursor::after(at(2), "s2"))).await.unwrap();
     store.suspend(Suspend::Own("p".to_owned()), at(30)).await.unwrap();
     store.suspend(Suspend::All, at(30)).await.unwrap();
     store.delete("s1").await.unwrap();
@@ -243,7 +243,7 @@ async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
     let store = PostgresStore::open(&schema.url).await.unwrap();
     let (mut pages, limit) = (0, 25);
     // From the newest on, and from the middle of all.
-    let middle = Cursor::behind(at(16_666), "session-50000");
+    let middle = Cursor::after(at(16_666), "session-50000");
     for query in [RecordQuery::default(), RecordQuery::all(), RecordQuery::all().agent("agent-1")] {
         for query in [query.clone(), query.after(middle.clone())] {
             let mut query = query.limit(limit);
@@ -256,7 +256,7 @@ async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
         }
     }
     let inactive = InactiveQuery::new(SessionStatus::Active, at(99_999)).limit(limit);
-    let middle = Cursor::behind(at(50_000), "session-50000");
+    let middle = Cursor::after(at(50_000), "session-50000");
     for query in [inactive.clone(), inactive.after(middle)] {
         let page = store.inactive(&query).await.unwrap();
         store.inactive(&query.after(page.next.unwrap())).await.unwrap();

@@ -1,5 +1,6 @@
 //! Prompts, and turns of other programs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -72,6 +73,7 @@ impl Tracker {
             fence,
             stored: Some(stored),
             entered: Some(entered),
+            is_stored: Arc::default(),
         };
         let echoes = self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
         if let Some(owned) = &mut self.owned {
@@ -108,11 +110,12 @@ impl Tracker {
             Some(Error::TurnInProgress { .. }) => Err(in_progress()),
             Some(Error::Store(error)) if error.may_be_done() => {
                 // The prompt may be stored. It is stored with the end of its turn, so that no turn is open.
-                self.unstored_ends.push(unconfirmed);
                 if let Some(owned) = &mut self.owned {
                     owned.turn = Some(turn_id);
+                    self.unstored_ends.push(unconfirmed);
                 }
-                let _ = failure(turn.watch()).await;
+                // Its end waits in the mailbox then.
+                drop(failure(turn.watch()).await);
                 self.catch_up().await;
                 Err(error.into())
             }
@@ -220,6 +223,8 @@ struct WriteAhead {
     stored: Option<oneshot::Sender<Result<(), Error>>>,
     /// Is notified that the session is being restored.
     entered: Option<oneshot::Sender<()>>,
+    /// Whether the prompt is stored, so that the end of the turn is.
+    is_stored: Arc<AtomicBool>,
 }
 
 impl PromptLayer for WriteAhead {
@@ -227,8 +232,10 @@ impl PromptLayer for WriteAhead {
         let append = self.append(&request_id);
         self.shared.feed.sending(&self.turn_id, &request_id);
         let (shared, stored) = (Arc::clone(&self.shared), self.stored.take());
+        let is_stored = Arc::clone(&self.is_stored);
         Box::pin(async move {
             let result = shared.append_until(append, shared.deadline()).await.map_err(Error::from);
+            is_stored.fetch_or(result.is_ok(), Ordering::AcqRel);
             if let Some(stored) = stored {
                 // A tracker that has ended does not wait.
                 let _ = stored.send(result.clone());
@@ -238,7 +245,7 @@ impl PromptLayer for WriteAhead {
     }
 
     fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
-        let (shared, is_stored) = (Arc::clone(&self.shared), self.stored.is_none());
+        let (shared, is_stored) = (Arc::clone(&self.shared), self.is_stored.load(Ordering::Acquire));
         let handle = shared.tracked(&self.session);
         if !is_stored || shared.options.durability == Durability::Background {
             return Box::pin(std::future::ready(Ok(())));
