@@ -8,9 +8,7 @@ use sandbox_agent_sdk::turns::TurnState;
 use sandbox_agent_sdk::{Content, DropPolicy, Error, Event, Prompt, ServerKind, StopReason, UpdateKind};
 use serde_json::json;
 
-use super::support::{
-    KINDS, LIMIT, client, event, options, session, session_ended, text, timeouts, within,
-};
+use super::support::{KINDS, LIMIT, client, event, options, session, session_ended, text, timeouts, within};
 
 #[tokio::test]
 async fn a_turn_is_a_stream_of_updates_with_an_outcome() {
@@ -391,4 +389,17 @@ async fn the_longest_durations_are_no_limits() {
         session_ended(&mut events).await;
         within(client.disconnect()).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_turn_with_updates_was_executed_whatever_its_error_says() {
+    let fail = || Step::Fail { code: -32000, message: "session already ended".into(), data: None };
+    let script = Script::new(move |turn| match turn.text.as_str() {
+        "work" => vec![Step::Say("working".into()), fail()],
+        _ => vec![fail()],
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    assert!(within(session.prompt("work").outcome()).await.unwrap_err().maybe_executed());
+    assert!(!within(session.prompt("rest").outcome()).await.unwrap_err().maybe_executed());
 }
