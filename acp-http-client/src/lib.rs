@@ -1,4 +1,22 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Glossary
+//!
+//! - **response**: the reply to a JSON-RPC request.
+//! - **echoed response**: a response that the server also sends on the event stream.
+//! - **dialect**: what a server is known to do on the wire.
+//! - **barrier**: what orders a response after the updates before it.
+//! - **agent request**: a request from the agent to the client.
+//! - **pending request**: a request of this client that has no response yet.
+//! - **deferred response**: a response from a body that waits for its echo.
+//! - **unconfirmed request**: a pending request whose response may be lost.
+//! - **event stream**: the server-sent events of a connection or a session.
+//! - **replay buffer**: the latest events, which the server stores for readers that connect late.
+//! - **replayed**: sent again from the replay buffer after a reconnect.
+//! - **backlog**: events from before this client connected.
+//! - **gap**: events that are missing because the server no longer has them.
+//! - **incarnation**: one run of a server process.
+//! - **probe**: a cheap request whose echo shows how far the stream was read.
 
 mod auth;
 mod client;

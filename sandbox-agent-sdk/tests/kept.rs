@@ -19,6 +19,8 @@ mod gated;
 mod giving_up;
 #[path = "kept/history.rs"]
 mod history;
+#[path = "kept/holes.rs"]
+mod holes;
 #[path = "kept/housekeeping.rs"]
 mod housekeeping;
 #[path = "kept/keeping.rs"]

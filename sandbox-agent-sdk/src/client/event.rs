@@ -133,7 +133,7 @@ pub enum Event {
     },
     /// The response to an agent request could not be delivered.
     #[non_exhaustive]
-    AnswerLost {
+    ResponseLost {
         /// The method of the agent request.
         method: String,
         /// The error. [`Error::maybe_executed`] returns whether the response may have arrived.

@@ -156,7 +156,7 @@ impl EventLoop {
                 self.hub.publish(&Event::Malformed { reason, start: String::new(), lost: true });
             }
             wire::Event::ResponseLost { method, error, .. } => {
-                self.hub.publish(&Event::AnswerLost { method, error: Error::from_wire(error) });
+                self.hub.publish(&Event::ResponseLost { method, error: Error::from_wire(error) });
             }
             wire::Event::AgentRequest { id, request } => {
                 if self.hub.has_logs() {

@@ -36,7 +36,7 @@ impl SessionList {
             inner,
             which,
             cursor: Some(None),
-            trail: Trail::default(),
+            progress: ListProgress::default(),
             ready: VecDeque::new(),
             ends: None,
         };
@@ -82,7 +82,7 @@ struct Pages {
     which: ListSessions,
     /// Where the next page starts; the outer `None` means that there is none.
     cursor: Option<Option<String>>,
-    trail: Trail,
+    progress: ListProgress,
     ready: VecDeque<Result<SessionInfo, Error>>,
     /// How sessions ended, if the list itself does not contain it.
     ends: Option<HashMap<String, TerminationInfo>>,
@@ -104,43 +104,43 @@ impl Pages {
 
     fn take(&mut self, page: SessionPage) {
         let empty = page.sessions.is_empty() && page.unreadable.is_empty();
-        let strays = page
+        let invalid = page
             .next_cursor
             .as_deref()
-            .and_then(|next| self.trail.strays(next, empty).map(|why| (why, next)));
-        let strays = strays.map(|(source, next)| Error::Decode {
+            .and_then(|next| self.progress.check(next, empty).map(|why| (why, next)));
+        let invalid = invalid.map(|(source, next)| Error::Decode {
             what: LIST.to_owned(),
             raw: next.to_owned(),
             source: Arc::new(source),
         });
-        self.cursor = if strays.is_some() { None } else { page.next_cursor.clone().map(Some) };
+        self.cursor = if invalid.is_some() { None } else { page.next_cursor.clone().map(Some) };
         if self.cursor.is_some() {
-            page.sessions.iter().for_each(|session| self.trail.give(&session.session_id));
+            page.sessions.iter().for_each(|session| self.progress.give(&session.session_id));
         }
         let unreadable = page.unreadable.into_iter().map(|entry| {
             let source = Arc::new(MissingMember { object: "a session", member: "sessionId" });
             Err(Error::Decode { what: LIST.to_owned(), raw: entry.to_string(), source })
         });
-        self.ready = page.sessions.into_iter().map(Ok).chain(unreadable).chain(strays.map(Err)).collect();
+        self.ready = page.sessions.into_iter().map(Ok).chain(unreadable).chain(invalid.map(Err)).collect();
     }
 
     async fn fetch(&mut self, cursor: Option<String>) -> Result<SessionPage, Error> {
         self.which.check()?;
-        let (pages, bytes) = (self.trail.pages, self.trail.bytes);
+        let (pages, bytes) = (self.progress.pages, self.progress.bytes);
         if pages >= self.inner.options.limits.list_pages {
             return Err(Error::ListTooLong { what: LIST.to_owned(), pages, bytes });
         }
-        self.trail.pages += 1;
+        self.progress.pages += 1;
         let this = &*self;
         let (connection, mut page) = match &cursor {
             // The list of another agent has no such page.
             Some(cursor) => this.page(this.inner.connection().await?, Some(cursor)).await?,
             None => this.inner.call(|connection| this.page(connection, None)).await?,
         };
-        self.trail.bytes = bytes.saturating_add(page_size(&page));
+        self.progress.bytes = bytes.saturating_add(page_size(&page));
         let limits = &self.inner.options.limits;
-        if self.trail.bytes > limits.session_list.saturating_mul(limits.expansion) {
-            return Err(Error::ListTooLong { what: LIST.to_owned(), pages: self.trail.pages, bytes });
+        if self.progress.bytes > limits.session_list.saturating_mul(limits.expansion) {
+            return Err(Error::ListTooLong { what: LIST.to_owned(), pages: self.progress.pages, bytes });
         }
         let lacking = |session: &SessionInfo| session.has_ended() && session.termination_info.is_none();
         if page.sessions.iter().any(lacking) && self.ends.is_none() {
@@ -166,7 +166,7 @@ impl Pages {
             Err(Error::Unsupported { .. }) => {
                 let mut whole = self.whole(&connection).await?;
                 // The other way has no middle: what was given before is in it again.
-                whole.sessions.retain(|session| !self.trail.gave(&session.session_id));
+                whole.sessions.retain(|session| !self.progress.gave(&session.session_id));
                 whole
             }
             page => page?,
@@ -189,7 +189,7 @@ impl Pages {
 
 /// The progress of reading a list. It detects lists that repeat or have no end.
 #[derive(Debug, Default)]
-struct Trail {
+struct ListProgress {
     hasher: RandomState,
     /// The hashes of the cursors so far.
     seen: HashSet<u64>,
@@ -207,21 +207,21 @@ struct Trail {
 const EMPTY_PAGES: usize = 100;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum Astray {
+enum CursorError {
     #[error("the list of sessions repeats a page")]
     Circle,
     #[error("the list of sessions has too many empty pages in a row")]
     Nothing,
 }
 
-impl Trail {
+impl ListProgress {
     /// Returns why the list must not be followed to this cursor, if so.
-    fn strays(&mut self, next: &str, empty: bool) -> Option<Astray> {
+    fn check(&mut self, next: &str, empty: bool) -> Option<CursorError> {
         self.empty = if empty { self.empty + 1 } else { 0 };
         if !self.seen.insert(self.hasher.hash_one(next)) {
-            return Some(Astray::Circle);
+            return Some(CursorError::Circle);
         }
-        (self.empty >= EMPTY_PAGES).then_some(Astray::Nothing)
+        (self.empty >= EMPTY_PAGES).then_some(CursorError::Nothing)
     }
 
     fn give(&mut self, session: &str) {

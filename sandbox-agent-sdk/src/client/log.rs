@@ -86,7 +86,7 @@ impl EventLog {
                             if hole.last.is_none() && is_restart(&entry) {
                                 self.position = None;
                             }
-                            entry
+                            *entry
                         }
                         Filled::Gone => {
                             self.catching_up = None;
@@ -151,7 +151,7 @@ impl EventLog {
 
 /// A step of filling a hole.
 enum Filled {
-    Entry(LogEntry),
+    Entry(Box<LogEntry>),
     /// The server does not have the rest.
     Gone,
     End,
@@ -176,7 +176,7 @@ impl CatchingUp {
             let incarnation = self.hole.after.incarnation;
             entry.position = entry.position.map(|at| StreamPosition { incarnation, ..at });
         }
-        Filled::Entry(entry)
+        Filled::Entry(Box::new(entry))
     }
 }
 

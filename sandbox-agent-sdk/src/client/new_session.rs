@@ -58,12 +58,12 @@ impl NewSession {
     /// Fails with [`Error::Unsupported`] if the agent lacks
     /// [`Feature::AdditionalDirectories`](crate::connection::Feature::AdditionalDirectories), because it would ignore
     /// the directory.
-    pub fn additional_directory(mut self, directory: impl Into<String>) -> Self {
-        let directory = directory.into();
-        self.invalid = self.invalid.or_else(|| invalid_directory(directory.as_ref()));
+    pub fn additional_directory(mut self, directory: impl AsRef<Path>) -> Self {
+        let directory = directory.as_ref();
+        self.invalid = self.invalid.or_else(|| invalid_directory(directory));
         let directories = self.params.entry(DIRECTORIES).or_insert_with(|| json!([]));
         if let Some(directories) = directories.as_array_mut() {
-            directories.push(directory.into());
+            directories.push(directory.to_string_lossy().into());
         }
         self
     }
@@ -316,7 +316,7 @@ impl OpenSession {
     }
 
     /// Adds a directory that the session may use. See [`NewSession::additional_directory`].
-    pub fn additional_directory(self, directory: impl Into<String>) -> Self {
+    pub fn additional_directory(self, directory: impl AsRef<Path>) -> Self {
         Self { new: self.new.additional_directory(directory) }
     }
 

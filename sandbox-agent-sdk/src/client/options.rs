@@ -201,9 +201,10 @@ impl ClientOptions {
 
     /// Sets whether the client logs in to the agent after connecting, if no user is needed. Default true.
     ///
-    /// This applies to the login methods that read an API key from the agent's environment (`codex-api-key`,
-    /// `openai-api-key`, `anthropic-api-key`). A failed login does not fail the connection, because not every agent
-    /// needs one.
+    /// This applies to every login method that reads a key from variables of the agent's environment
+    /// ([`LoginKind::Variables`](crate::login::LoginKind::Variables)). They are tried in the order of the agent until one
+    /// succeeds. A failed login does not fail the connection, because not every agent needs one. Turn this off for an
+    /// agent whose stored login must not be replaced by a key.
     pub fn auto_authenticate(mut self, auto: bool) -> Self {
         self.auto_authenticate = auto;
         self

@@ -51,7 +51,8 @@ pub struct Resend {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StreamPosition {
-    /// The incarnation of the stream, counted by this client. A restarted server starts another incarnation.
+    /// The incarnation of the stream, counted by this client. A restarted server and a new connection start another
+    /// incarnation.
     pub incarnation: u64,
     /// The number that the server assigned to the event.
     pub offset: u64,

@@ -53,6 +53,9 @@ impl FileReader {
         if self.rest.is_empty() {
             return self.incoming.collect(limit).await;
         }
+        if self.rest.len() > limit {
+            return Err(Error::MessageTooLarge { limit, seen: self.rest.len(), event_id: None });
+        }
         let mut bytes = self.rest.to_vec();
         bytes.extend_from_slice(&self.incoming.collect(limit.saturating_sub(bytes.len())).await?);
         Ok(bytes.into())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use serde::Serialize;
 
 use super::permission::PermissionRequest;
 use super::policy::PermissionDecision;
@@ -53,7 +54,8 @@ impl PermissionDecided {
 }
 
 /// Who decided a permission request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum DecidedBy {
     /// The [policy](crate::PermissionPolicy).

@@ -484,7 +484,7 @@ impl Drop for Shared {
     }
 }
 
-/// Reports what did not fit, also while the store stands still, and stores how far the stream was read while no session
+/// Reports what did not fit, also while the store does not respond, and stores how far the stream was read while no session
 /// has anything to store.
 async fn report(feed: &Feed, shared: &Weak<Shared>) {
     let mut advancing = pin!(Fuse::terminated());

@@ -1,8 +1,13 @@
 //! What other agents and clients of a shared endpoint cannot do to this client.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use mock_server::{Fault, MockServer, Permission, Reply, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
-use sandbox_agent_sdk::{ConnectionState, Error, PermissionPolicy, ServerKind, StopReason};
+use sandbox_agent_sdk::{
+    ConnectionState, Error, Event, PermissionDecision, PermissionPolicy, ServerKind, StopReason,
+};
 use serde_json::json;
 
 use super::support::{LIMIT, client, event, options, session, within};
@@ -24,7 +29,7 @@ async fn requests_of_others_do_not_use_up_the_memory_of_our_own() {
         "method": "_x/foreign", "params": {"sessionId": "theirs", "data": "x".repeat(15_000)},
     }));
     event(&mut read, |event| match event {
-        sandbox_agent_sdk::Event::UnclaimedRequest(request) => Some(assert!(request.raw().is_some())),
+        Event::UnclaimedRequest(request) => Some(request),
         _ => None,
     })
     .await;
@@ -71,39 +76,33 @@ async fn the_end_of_another_agent_ends_only_the_session_of_the_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_requests_does_not_hold_up_other_calls() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
-
     let script = Script::new(|turn| match turn.text.as_str() {
         "wait" => vec![Step::WaitForCancel],
         _ => vec![Step::Say("done".into())],
     });
     let server = Arc::new(MockServer::builder().agent("mock", script).start().await);
     // The policy is slower than the agent, so that there is always another request.
+    #[allow(clippy::disallowed_methods, reason = "a policy that blocks is the point")]
     let slow = PermissionPolicy::function(|_| {
         std::thread::sleep(Duration::from_millis(2));
-        sandbox_agent_sdk::PermissionDecision::Refuse
+        PermissionDecision::Refuse
     });
     let client = options(&server, ServerKind::Shared).permissions(slow).build().unwrap();
     let (busy, other) = (session(&client).await, session(&client).await);
     let mut events = client.events();
     let _turn = busy.prompt("wait");
     assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (flooding, stopped, id) = (Arc::clone(&server), Arc::clone(&stop), busy.id().to_owned());
-    let flood = std::thread::spawn(move || {
+    let (flooding, id) = (Arc::clone(&server), busy.id().to_owned());
+    let flood = tokio::spawn(async move {
         let options = json!([{"optionId": "no", "name": "No", "kind": "reject_once"}]);
         let params = json!({"sessionId": id, "toolCall": {"toolCallId": "t"}, "options": options});
-        while !stopped.load(Ordering::Acquire) {
+        let mut next = tokio::time::interval(Duration::from_millis(1));
+        loop {
+            next.tick().await;
             flooding.emit_request(json!({"method": "session/request_permission", "params": params}));
-            std::thread::sleep(Duration::from_millis(1));
         }
     });
-    event(&mut events, |event| matches!(event, sandbox_agent_sdk::Event::PermissionDecided(_)).then_some(()))
-        .await;
-    let text = tokio::time::timeout(LIMIT, other.prompt("go").text()).await;
-    stop.store(true, Ordering::Release);
-    flood.join().unwrap();
-    assert_eq!(text.expect("timed out").unwrap(), "done");
+    event(&mut events, |event| matches!(event, Event::PermissionDecided(_)).then_some(())).await;
+    assert_eq!(within(other.prompt("go").text()).await.unwrap(), "done");
+    flood.abort();
 }

@@ -308,7 +308,7 @@ async fn a_response_too_large_for_the_server_becomes_an_error_for_the_agent() {
     let text = within(session.prompt("go").text()).await.unwrap();
     assert!(text.starts_with("read: error: ") && text.ends_with("read: small"), "{text}");
     let lost = event(&mut events, |event| match event {
-        Event::AnswerLost { method, .. } => Some(method),
+        Event::ResponseLost { method, .. } => Some(method),
         _ => None,
     });
     assert_eq!(lost.await, "fs/read_text_file");

@@ -390,3 +390,16 @@ async fn the_longest_durations_are_no_limits() {
         within(client.disconnect()).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_turn_with_updates_was_executed_whatever_its_error_says() {
+    let fail = || Step::Fail { code: -32000, message: "session already ended".into(), data: None };
+    let script = Script::new(move |turn| match turn.text.as_str() {
+        "work" => vec![Step::Say("working".into()), fail()],
+        _ => vec![fail()],
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    assert!(within(session.prompt("work").outcome()).await.unwrap_err().maybe_executed());
+    assert!(!within(session.prompt("rest").outcome()).await.unwrap_err().maybe_executed());
+}

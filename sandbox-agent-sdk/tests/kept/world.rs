@@ -162,6 +162,11 @@ impl ProgramOptions {
         self
     }
 
+    pub(crate) fn reload_incomplete_turns(mut self, reload: bool) -> Self {
+        self.options = self.options.reload_incomplete_turns(reload);
+        self
+    }
+
     pub(crate) fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.options = self.options.reconnect(policy);
         self

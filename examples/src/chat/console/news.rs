@@ -48,7 +48,7 @@ impl Console {
             Event::Malformed { reason, .. } => {
                 self.view.put(note(format!("something unreadable came: {reason}")))
             }
-            Event::AnswerLost { error, .. } => {
+            Event::ResponseLost { error, .. } => {
                 self.view.put(card::failure("your answer was not delivered", &error))
             }
             _ => {}

@@ -33,7 +33,7 @@ impl Event {
                 "permissionDecided",
                 json!({"id": decided.request.id(), "sessionId": decided.request.session_id(),
                     "request": decided.request.raw(), "outcome": decided.request.outcome(),
-                    "by": format!("{:?}", decided.by).to_lowercase()}),
+                    "by": decided.by}),
             ),
             Self::RequestRejected { session_id, method, reason } => {
                 ("requestRejected", json!({"sessionId": session_id, "method": method, "reason": reason}))
@@ -57,8 +57,8 @@ impl Event {
             Self::Malformed { reason, start, lost } => {
                 ("malformed", json!({"reason": reason, "start": start, "lost": lost}))
             }
-            Self::AnswerLost { method, error } => {
-                ("answerLost", json!({"method": method, "error": error_value(error)}))
+            Self::ResponseLost { method, error } => {
+                ("responseLost", json!({"method": method, "error": error_value(error)}))
             }
             Self::Other { method, params, origin } => {
                 ("other", json!({"method": method, "params": params, "origin": origin}))
@@ -181,8 +181,8 @@ mod tests {
                     "termination": {"reason": "error", "terminatedBy": "agent"}}),
             ),
             (
-                Event::AnswerLost { method: "m".into(), error: rpc },
-                json!({"type": "answerLost", "method": "m", "error": {"message": "no (code -32000)",
+                Event::ResponseLost { method: "m".into(), error: rpc },
+                json!({"type": "responseLost", "method": "m", "error": {"message": "no (code -32000)",
                     "maybeExecuted": maybe_executed, "rpc": {"code": -32000, "message": "no"}}}),
             ),
             (

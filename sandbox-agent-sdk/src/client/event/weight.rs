@@ -66,7 +66,7 @@ impl Weight for Event {
             Self::OwnershipLost { session_id } | Self::Restored { session_id, .. } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start, .. } => reason.len() + start.len(),
-            Self::AnswerLost { method, error } => method.len() + error_size(error),
+            Self::ResponseLost { method, error } => method.len() + error_size(error),
             Self::Other { method, params, .. } => method.len() + value_size(params),
             Self::Connection(_)
             | Self::Reconnected { .. }

@@ -44,6 +44,8 @@ pub(super) struct SessionState {
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
     /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
     pub(super) is_prompted: bool,
+    /// Whether the turn has an update.
+    pub(super) has_updates: bool,
     /// The messages of the turn, and those that began before it.
     pub(super) messages: Messages,
     /// The missing parts of the turn.
@@ -94,6 +96,7 @@ impl SessionState {
             missed: 0,
             turn: None,
             is_prompted: false,
+            has_updates: false,
             messages: Messages::default(),
             turn_missed: Vec::new(),
             tool_calls: ToolCalls::default(),
@@ -189,6 +192,7 @@ impl SessionState {
             Event::Update(update) => self.messages.is_of_turn(update, self.is_prompted),
             _ => true,
         };
+        self.has_updates |= belongs && matches!(event, Event::Update(_));
         match (self.turn.as_ref().filter(|_| belongs), event) {
             (Some(turn), Event::Update(update)) => {
                 turn.push_held(TurnItem::Update(update.clone()), hold.cloned());

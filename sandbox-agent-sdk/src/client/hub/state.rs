@@ -138,7 +138,9 @@ impl State {
         if self.sessions.len() < self.room.max(SESSIONS) {
             return;
         }
-        self.sessions.retain(|_, session| session.is_watched());
+        // A pending call may be creating the session of stored updates. There are at most `UNNAMED` such sessions.
+        let remembers_unknown = self.remembers_unknown();
+        self.sessions.retain(|_, session| session.is_watched() || remembers_unknown && !session.is_named);
         let sessions = &self.sessions;
         self.unnamed.retain(|unnamed| sessions.contains_key(unnamed));
         self.room = 2 * self.sessions.len();

@@ -153,6 +153,19 @@ fn the_first_end_counts_until_the_session_is_opened_again() {
 }
 
 #[test]
+fn the_updates_of_a_session_that_is_being_created_outlive_unused_sessions() {
+    let hub = std::sync::Arc::new(Hub::new(1 << 20));
+    hub.set_shared(true);
+    let _opening = hub.open();
+    hub.publish(&update("new", "early"));
+    for number in 0..2 * SESSIONS {
+        hub.confirm(&number.to_string());
+    }
+    let mut events = hub.subscribe_session("new");
+    assert!(matches!(events.try_next(), Some(Event::Update(_))));
+}
+
+#[test]
 fn a_turn_has_the_updates_behind_its_prompt() {
     let hub = Hub::new(1 << 20);
     hub.publish(&update("s", "before"));

@@ -53,13 +53,18 @@ impl Hub {
     pub(in crate::client) fn prompt_sent(&self, id: &str) {
         let mut state = self.lock();
         let session = state.session(id);
-        session.is_prompted = true;
+        (session.is_prompted, session.has_updates) = (true, false);
         session.tool_calls = ToolCalls::default();
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.
     pub(in crate::client) fn prompt_withdrawn(&self, id: &str) {
         self.lock().session(id).is_prompted = false;
+    }
+
+    /// Whether the running turn has an update.
+    pub(in crate::client) fn has_updates(&self, id: &str) -> bool {
+        self.lock().session(id).has_updates
     }
 
     /// Returns what is missing in the running turn.

@@ -65,8 +65,8 @@ impl UnclaimedTable {
             let mut state = self.lock();
             let of_session =
                 |open: &WeakUnclaimed| open.upgrade().is_some_and(|open| open.session_id() == Some(session));
-            let (released, kept) = std::mem::take(&mut state.open).into_iter().partition(of_session);
-            state.open = kept;
+            let (released, remaining) = std::mem::take(&mut state.open).into_iter().partition(of_session);
+            state.open = remaining;
             released
         };
         release(released);

@@ -96,39 +96,39 @@ impl TrackedSnapshot {
     fn forget(&mut self, until: u64) {
         let old = std::mem::take(&mut self.snapshot);
         let stays = |part: Part| self.reported[part as usize].is_after(until);
-        let mut kept = SessionSnapshot::default();
+        let mut merged = SessionSnapshot::default();
         if stays(Part::Mode) {
-            kept.current_mode.clone_from(&old.current_mode);
+            merged.current_mode.clone_from(&old.current_mode);
         }
         if stays(Part::Model) {
-            kept.models.current.clone_from(&old.models.current);
+            merged.models.current.clone_from(&old.models.current);
         }
         if stays(Part::Modes) {
-            kept.modes.clone_from(&old.modes);
+            merged.modes.clone_from(&old.modes);
         }
         if stays(Part::Models) {
-            kept.models.available.clone_from(&old.models.available);
+            merged.models.available.clone_from(&old.models.available);
         }
         if stays(Part::Options) {
-            kept.config_options.clone_from(&old.config_options);
+            merged.config_options.clone_from(&old.config_options);
         }
         if stays(Part::Commands) {
-            kept.commands.clone_from(&old.commands);
+            merged.commands.clone_from(&old.commands);
         }
         if stays(Part::Tools) {
-            kept.tools.clone_from(&old.tools);
+            merged.tools.clone_from(&old.tools);
         }
         if stays(Part::Title) {
-            kept.title.clone_from(&old.title);
+            merged.title.clone_from(&old.title);
         }
         if stays(Part::LastActivity) {
-            kept.last_activity.clone_from(&old.last_activity);
+            merged.last_activity.clone_from(&old.last_activity);
         }
         if stays(Part::Context) {
-            (kept.context_used, kept.context_size) = (old.context_used, old.context_size);
+            (merged.context_used, merged.context_size) = (old.context_used, old.context_size);
         }
         if stays(Part::Cost) {
-            kept.cost.clone_from(&old.cost);
+            merged.cost.clone_from(&old.cost);
         }
         self.members.retain(|_, reported| reported.is_after(until));
         let stay = |group: Group, members: &Map<String, Value>| -> Map<String, Value> {
@@ -136,13 +136,13 @@ impl TrackedSnapshot {
                 members.iter().filter(|(name, _)| self.members.contains_key(&(group, (*name).clone())));
             members.map(|(name, value)| (name.clone(), value.clone())).collect()
         };
-        kept.other = stay(Group::Session, &old.other);
-        kept.models.other = stay(Group::Models, &old.models.other);
-        kept.metadata = SessionMetadata::from(stay(Group::Metadata, &old.metadata.clone().into_map()));
+        merged.other = stay(Group::Session, &old.other);
+        merged.models.other = stay(Group::Models, &old.models.other);
+        merged.metadata = SessionMetadata::from(stay(Group::Metadata, &old.metadata.clone().into_map()));
         for reported in self.reported.iter_mut().filter(|reported| !reported.is_after(until)) {
             *reported = Reported::Never;
         }
-        self.snapshot = Arc::new(kept);
+        self.snapshot = Arc::new(merged);
     }
 
     fn apply(&mut self, patch: Patch, worth: Worth, now: u64) {

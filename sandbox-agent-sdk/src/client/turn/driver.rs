@@ -26,7 +26,8 @@ use crate::termination::TerminationReport;
 use crate::update::Missed;
 use crate::{DropPolicy, Error};
 
-/// The error of servers for a prompt to a session that has ended.
+/// The error of servers for a prompt to a session that has ended. An agent may use the same words for another failure,
+/// so that a prompt whose turn has updates was executed.
 const ALREADY_ENDED: &str = "session already ended";
 
 /// Runs a turn, from its prompt to its end.
@@ -187,7 +188,9 @@ impl Driver {
             self.inner.hub.answered(&self.session, Patch::of_answer(&outcome.raw), began);
         }
         match outcome {
-            Err(Error::Rpc { error, .. }) if error.message.contains(ALREADY_ENDED) => {
+            Err(Error::Rpc { error, .. })
+                if error.message.contains(ALREADY_ENDED) && !self.inner.hub.has_updates(&self.session) =>
+            {
                 Err(self.already_ended(Error::Rpc { error, status: None, executed: false }).await)
             }
             // The agent may have done a part of the work before it failed.

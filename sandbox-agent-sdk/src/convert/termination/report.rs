@@ -108,7 +108,7 @@ impl TerminationReport {
         let title = if kind == "about:blank" { text("title").unwrap_or_default() } else { "" };
         match (kind.strip_prefix(PROBLEM_PREFIX).unwrap_or_default(), title) {
             ("agent_process_exited", _) | (_, "agent_exited") => {
-                let (code, stderr) = text("detail").map(told_in_words).unwrap_or_default();
+                let (code, stderr) = text("detail").map(parse_exit_message).unwrap_or_default();
                 let stderr = detail("stderr").and_then(Value::as_str).or(stderr);
                 Some(Self {
                     agent: text("agent").map(|agent| (Source::Problem, agent.to_owned())),
@@ -269,13 +269,13 @@ impl TerminationReport {
 /// Extracts the exit code and stderr from the message of the released adapter.
 ///
 /// The format is `agent process exited before responding (exit_code: Some(3), stderr: …)`.
-fn told_in_words(detail: &str) -> (Option<i64>, Option<&str>) {
-    let Some(told) = detail.split_once("(exit_code: ").and_then(|(_, told)| told.strip_suffix(')')) else {
+fn parse_exit_message(detail: &str) -> (Option<i64>, Option<&str>) {
+    let Some(exit) = detail.split_once("(exit_code: ").and_then(|(_, exit)| exit.strip_suffix(')')) else {
         return (None, None);
     };
-    let (code, stderr) = match told.split_once(", stderr: ") {
+    let (code, stderr) = match exit.split_once(", stderr: ") {
         Some((code, stderr)) => (code, Some(stderr)),
-        None => (told, None),
+        None => (exit, None),
     };
     let code = code.strip_prefix("Some(").and_then(|code| code.strip_suffix(')'));
     (code.and_then(|code| code.parse().ok()), stderr)

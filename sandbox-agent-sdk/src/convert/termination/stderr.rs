@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use crate::convert::fields::{Fields, put};
 use crate::convert::plain_text::plain_line;
 
-/// Up to this many lines are kept completely.
+/// Up to this many lines are stored completely.
 const WHOLE_LINES: usize = 100;
-/// If there are more lines, this many are kept from the start and from the end.
+/// If there are more lines, this many are stored from the start and from the end.
 const PART_LINES: usize = 50;
 /// The size limit of each part in bytes, because a single line can be arbitrarily long.
 const PART_BYTES: usize = 64 * 1024;
@@ -35,7 +35,7 @@ pub struct StderrOutput {
 }
 
 impl StderrOutput {
-    /// Truncates a text to its first and last 50 lines. Up to 100 lines are kept completely.
+    /// Truncates a text to its first and last 50 lines. Up to 100 lines are stored completely.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         let text = text.strip_suffix('\n').unwrap_or(text);
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn ten_megabytes_stay_small_whatever_their_lines() {
         for text in ["é".repeat(5 << 20), "é\n".repeat(3 << 20), format!("{}\nend", "x".repeat(10 << 20))] {
-            let kept = StderrOutput::from_text(&text);
-            assert!(kept.truncated);
-            assert!(kept.head.unwrap().len() <= PART_BYTES && kept.tail.unwrap().len() <= PART_BYTES);
+            let stored = StderrOutput::from_text(&text);
+            assert!(stored.truncated);
+            assert!(stored.head.unwrap().len() <= PART_BYTES && stored.tail.unwrap().len() <= PART_BYTES);
         }
     }
 
@@ -219,18 +219,18 @@ mod tests {
             json!({"head": long, "totalLines": 7}),
             json!({"tail": long, "totalLines": 7}),
         ] {
-            let kept: StderrOutput = serde_json::from_value(value.clone()).unwrap();
-            assert!(kept.truncated && kept.total_lines == Some(7));
-            for part in [&kept.head, &kept.tail] {
+            let stored: StderrOutput = serde_json::from_value(value.clone()).unwrap();
+            assert!(stored.truncated && stored.total_lines == Some(7));
+            for part in [&stored.head, &stored.tail] {
                 assert!(part.as_ref().is_none_or(|part| part.len() <= PART_BYTES));
             }
-            assert_eq!(kept.tail.is_some(), value.get("tail").is_some() || value.get("head").is_some());
-            let again: StderrOutput = serde_json::from_value(serde_json::to_value(&kept).unwrap()).unwrap();
-            assert_eq!(again, kept);
+            assert_eq!(stored.tail.is_some(), value.get("tail").is_some() || value.get("head").is_some());
+            let again: StderrOutput = serde_json::from_value(serde_json::to_value(&stored).unwrap()).unwrap();
+            assert_eq!(again, stored);
         }
         for (bytes, whole) in [(2 * PART_BYTES, true), (2 * PART_BYTES + 1, false)] {
-            let kept: StderrOutput = serde_json::from_value(json!({"head": "x".repeat(bytes)})).unwrap();
-            assert_eq!(!kept.truncated, whole, "{bytes}");
+            let stored: StderrOutput = serde_json::from_value(json!({"head": "x".repeat(bytes)})).unwrap();
+            assert_eq!(!stored.truncated, whole, "{bytes}");
         }
     }
 
@@ -274,9 +274,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_kept_within_bounds(text in any::<String>(), count in 0_usize..20) {
-            for kept in [Some(StderrOutput::from_text(&text)), StderrOutput::from_problem_text(&text)] {
-                let kept = kept.unwrap_or_default();
-                prop_assert!(kept.last_lines(count).len() <= count);
+            for stored in [Some(StderrOutput::from_text(&text)), StderrOutput::from_problem_text(&text)] {
+                let stored = stored.unwrap_or_default();
+                prop_assert!(stored.last_lines(count).len() <= count);
             }
         }
     }
