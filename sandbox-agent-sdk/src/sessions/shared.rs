@@ -471,7 +471,7 @@ async fn advance(shared: Arc<Shared>) {
         && let Err(error) = shared.in_time(shared.store.advance(scanned_to)).await
     {
         // The next append stores it, or the next owner reads more than it has to.
-        tracing::debug!(%error, "how far the stream was read could not be stored");
+        tracing::debug!(error = %crate::convert::text::OneLine(&error), "how far the stream was read could not be stored");
     }
 }
 

@@ -229,7 +229,7 @@ impl Tracker {
             if !may_succeed || Instant::now() >= deadline {
                 return Err(error);
             }
-            tracing::debug!(%error, session = self.id, "an append is tried again");
+            tracing::debug!(error = %crate::convert::text::OneLine(&error), session = self.id, "an append is tried again");
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LAST_WAIT);
         }
@@ -251,7 +251,7 @@ impl Tracker {
             }
             _ => {}
         }
-        tracing::warn!(%error, session = self.id, count, "events could not be stored");
+        tracing::warn!(error = %crate::convert::text::OneLine(&error), session = self.id, count, "events could not be stored");
         if count > 0 {
             // The next event that is stored counts them.
             self.lost += if matches!(error, StoreError::NotFound { .. }) { 0 } else { count };
