@@ -12,6 +12,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::turns::CollectedTurn;
 use sandbox_agent_sdk::usage::Budget;
 use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, SandboxAgentClient, StopReason};
@@ -47,9 +48,9 @@ async fn main() -> ExitCode {
     let prompt = std::env::args().nth(1).unwrap_or_else(|| "edit the changelog".to_owned());
     match run(prompt).await {
         Ok(turn) => {
-            println!("{}", turn.text);
+            println!("{}", printable(&turn.text));
             for change in &turn.changes {
-                println!("changed {}", change.path);
+                println!("changed {}", printable(&change.path));
             }
             match turn.outcome.map(|outcome| outcome.stop_reason) {
                 Some(StopReason::EndTurn) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ use futures::{StreamExt, stream};
 use mock_server::MockServer;
 use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::control::{ControlPlane, Files, FsMove, HealthWait, Upload};
+use sandbox_agent_sdk::text::printable;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -36,7 +37,7 @@ async fn main() -> Result<(), Error> {
 async fn tour(files: &Files, directory: &str) -> Result<(), Error> {
     let notes = format!("{directory}/notes #1 (50%).txt");
     let written = files.write(&notes, "any name will do\n").await?;
-    println!("wrote {} bytes to {}", written.bytes_written, written.path);
+    println!("wrote {} bytes to {}", written.bytes_written, printable(&written.path));
 
     // An upload can be any stream: a local file, a download.
     let lines = stream::iter(1..=10_000).map(|number| Ok::<_, std::io::Error>(format!("line {number}\n")));
@@ -55,7 +56,7 @@ async fn tour(files: &Files, directory: &str) -> Result<(), Error> {
     println!("read {bytes} bytes in {pieces} chunks");
 
     for entry in files.list(directory).await? {
-        println!("{:>9} {:>6} {}", entry.entry_type.as_str(), entry.size, entry.name);
+        println!("{:>9} {:>6} {}", entry.entry_type.as_str(), entry.size, printable(&entry.name));
     }
     println!("not found: {}", !files.exists(format!("{directory}/nothing")).await?);
 

@@ -5,6 +5,7 @@
 
 use sandbox_agent_sdk::connection::Feature;
 use sandbox_agent_sdk::session::{ListSessions, MetadataKey, SessionMetadata};
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
@@ -47,7 +48,8 @@ async fn show(client: &SandboxAgentClient) -> Result<(), Error> {
     let mut sessions = client.list_sessions(ListSessions::in_dir("/work"));
     while let Some(session) = sessions.next().await {
         let session = session?;
-        println!("{} \"{}\"", session.session_id, session.title.as_deref().unwrap_or("untitled"));
+        let title = session.title.as_deref().unwrap_or("untitled");
+        println!("{} \"{}\"", printable(&session.session_id), printable(title));
         for (key, value) in session.metadata.unknown() {
             println!("  {key}: {value}");
         }

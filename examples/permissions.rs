@@ -5,6 +5,7 @@
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::update::ToolKind;
 use sandbox_agent_sdk::{
     Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy, SandboxAgentClient,
@@ -36,13 +37,13 @@ async fn person(mut events: Events) {
         match event {
             Event::Permission(request) => {
                 let title = request.tool_call().and_then(|call| call.title.as_deref()).unwrap_or("something");
-                println!("  asked: may I {title}?");
+                println!("  asked: may I {}?", printable(&title));
                 if let Err(late) = request.allow_once() {
                     println!("  {late}");
                 }
             }
             Event::Question(request) => {
-                println!("  asked: {}", request.message().unwrap_or_default());
+                println!("  asked: {}", printable(request.message().unwrap_or_default()));
                 if let QuestionKind::Form(form) = request.kind() {
                     println!("  an invalid answer: {:?}", form.check(&json!({"branch": "nowhere"})));
                     let _ = request.answer(&json!({"branch": "dev"}));
@@ -70,7 +71,7 @@ async fn main() -> Result<(), Error> {
         let client = options.questions(QuestionSupport::Forms).build()?;
         let person = tokio::spawn(person(client.events().deciding()));
         let session = client.new_session(NewSession::in_dir("/")).await?;
-        println!("  outcome: {}", session.prompt("clean up").text().await?);
+        println!("  outcome: {}", printable(&session.prompt("clean up").text().await?));
         client.disconnect().await?;
         person.abort();
     }

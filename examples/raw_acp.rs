@@ -20,7 +20,7 @@ impl AgentHandler for AllowOnce {
         let once = call.options.iter().find(|option| option.kind == acp::PermissionOptionKind::AllowOnce);
         let outcome = match once {
             Some(option) => {
-                println!("[permission request: {}]", option.name);
+                println!("[permission request: {:?}]", option.name);
                 let selected = acp::SelectedPermissionOutcome::new(option.option_id.clone());
                 acp::RequestPermissionOutcome::Selected(selected)
             }

@@ -5,6 +5,7 @@
 
 use mock_server::State;
 use sandbox_agent_sdk::sessions::{RecordQuery, SqliteStore, StoredClient, Suspend};
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
@@ -27,7 +28,8 @@ async fn main() -> Result<(), Error> {
     println!("== the first program");
     let client = program(&server, &file).await?;
     let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
-    println!("{}: {}", session.id(), session.prompt("remember the number seven").await?.text().await?);
+    let text = session.prompt("remember the number seven").await?.text().await?;
+    println!("{}: {}", session.id(), printable(&text));
     // Stores all pending events and suspends the sessions of this program.
     let suspended = client.shut_down(Suspend::Own).await?;
     println!("{suspended} session suspended");
@@ -44,7 +46,8 @@ async fn main() -> Result<(), Error> {
         println!("{} is {} with {} events", record.id, record.status, record.last_index);
     }
     let session = client.resume_or_create("thread-42", NewSession::in_dir("/")).await?;
-    println!("{}: {}", session.id(), session.prompt("which number was it?").await?.text().await?);
+    let text = session.prompt("which number was it?").await?.text().await?;
+    println!("{}: {}", session.id(), printable(&text));
     client.flush().await?;
     for event in session.stored_events(0).await?.events {
         println!("{:>3} {}", event.index, event.kind);

@@ -6,6 +6,7 @@
 use std::process::Command;
 
 use sandbox_agent_sdk::sessions::{PostgresStore, RecordQuery};
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::{Cluster, Server};
 
@@ -17,7 +18,8 @@ async fn other_program(database: &str, url: &str) -> Result<(), Error> {
     if let Some(restored) = session.resume().await? {
         println!("  other program: {} is restored by {}", session.id(), restored.by);
     }
-    println!("  other program: {}", session.prompt("and from the other one").await?.text().await?);
+    let text = session.prompt("and from the other one").await?.text().await?;
+    println!("  other program: {}", printable(&text));
     client.disconnect().await
 }
 
@@ -37,7 +39,8 @@ async fn main() -> Result<(), Error> {
     let sessions = SandboxAgentClient::builder(&server.url).agent("mock").build()?.with_store(store);
     let session =
         sessions.new_session_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
-    println!("this program: {}", session.prompt("hello from one program").await?.text().await?);
+    let text = session.prompt("hello from one program").await?.text().await?;
+    println!("this program: {}", printable(&text));
 
     session.release().await?;
     let (database, url) = (schema.url.clone(), server.url.clone());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
-use crate::printable::{PrintableJson, safe_error};
+use crate::printable::{OneLine, PrintableJson, safe_error};
 
 /// A JSON value as text, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -150,9 +150,10 @@ impl fmt::Display for Json {
     }
 }
 
+/// Like `Display`, in one line.
 impl fmt::Debug for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        fmt::Display::fmt(&OneLine(self), f)
     }
 }
 
@@ -237,6 +238,12 @@ mod tests {
             assert!(typed.unreadable().is_none() && typed.raw().as_bytes() == text, "{limit}");
         }
         assert!(check_size(b"[0,0,", 4 * size_of::<Value>()).is_ok(), "this is reported where it is read");
+    }
+
+    #[test]
+    fn debug_is_one_line() {
+        let json = Json::new(Bytes::from_static(b"[1,\n2]"));
+        assert_eq!((format!("{json:?}"), json.to_string()), ("[1,\\n2]".to_owned(), "[1,\n2]".to_owned()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::printable::{Printable, PrintableJson};
+use crate::printable::{OneLine, Printable, PrintableJson};
 
 /// The id of a request: any JSON value, compared by its text.
 ///
@@ -29,9 +29,10 @@ impl MessageId {
     }
 }
 
+/// In one line, also if the text has several.
 impl fmt::Debug for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&PrintableJson(&self.0), f)
+        fmt::Display::fmt(&OneLine(PrintableJson(&self.0)), f)
     }
 }
 
@@ -150,6 +151,8 @@ mod tests {
         assert_eq!(id.to_string(), "a\\u{9b}2J\\u{202e}");
         assert_eq!(format!("{id:?}"), "\"a\\u009b2J\\u202e\"");
         assert_eq!(id.as_json(), json);
+        let id = MessageId::from_json("[1,\n2]");
+        assert_eq!(format!("{id:?}"), "[1,\\n2]", "a log has no lines of the agent");
     }
 
     #[test]

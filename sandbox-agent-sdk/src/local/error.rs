@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LocalExit, PathProblem};
 use crate::Error;
+use crate::convert::text::printable;
 
 /// The error of starting a server on this machine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum LocalError {
         searched: Vec<String>,
     },
     /// The program is not executable. Its mode is not changed: run `chmod +x` if you trust it.
-    #[error("{} is not executable", .binary.display())]
+    #[error("{} is not executable", shown(.binary))]
     #[non_exhaustive]
     NotExecutable {
         /// The path of the program.
@@ -29,7 +30,7 @@ pub enum LocalError {
     },
     /// Other users of this machine can replace the program. See
     /// [`LocalOptions::accept_untrusted_binary`](super::LocalOptions::accept_untrusted_binary).
-    #[error("{} is not trusted: {}: {problem}", .binary.display(), .entry.display())]
+    #[error("{} is not trusted: {}: {problem}", shown(.binary), shown(.entry))]
     #[non_exhaustive]
     Untrusted {
         /// The path of the program.
@@ -40,7 +41,7 @@ pub enum LocalError {
         problem: PathProblem,
     },
     /// The program failed to start.
-    #[error("{} failed to start", .binary.display())]
+    #[error("{} failed to start", shown(.binary))]
     #[non_exhaustive]
     Spawn {
         /// The path of the program.
@@ -116,11 +117,16 @@ impl From<LocalError> for Error {
     }
 }
 
+/// The author of a directory chooses the names in a path.
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).to_string()
+}
+
 struct Searched<'a>(&'a [String]);
 
 impl fmt::Display for Searched<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; searched {}", self.0.join(", ")) }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; searched {}", printable(&self.0.join(", "))) }
     }
 }
 
@@ -131,6 +137,31 @@ impl fmt::Display for Output<'_> {
         /// How many lines are shown; the error holds all of them.
         const SHOWN: usize = 10;
         let first = self.0.len().saturating_sub(SHOWN);
-        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", crate::convert::text::printable(line)))
+        self.0[first..].iter().try_for_each(|line| write!(f, "\n  {}", printable(line)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::text::is_unsafe;
+
+    #[test]
+    fn an_error_is_safe_to_print_for_any_path_of_a_program() {
+        let hostile = PathBuf::from("/x/\u{1b}]0;owned\u{7}/sandbox-agent");
+        let source = Arc::new(io::Error::other("no"));
+        for error in [
+            LocalError::NotFound { searched: vec![hostile.display().to_string()] },
+            LocalError::NotExecutable { binary: hostile.clone() },
+            LocalError::Untrusted {
+                binary: hostile.clone(),
+                entry: hostile.clone(),
+                problem: PathProblem::WritableByOthers { mode: 0o777 },
+            },
+            LocalError::Spawn { binary: hostile.clone(), source },
+        ] {
+            let text = error.to_string();
+            assert!(!text.contains(is_unsafe) && text.contains("owned"), "{text:?}");
+        }
     }
 }

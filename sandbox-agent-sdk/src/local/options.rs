@@ -55,12 +55,12 @@ impl SandboxAgentClient {
     /// container.
     ///
     /// ```no_run
-    /// # use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
+    /// # use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient, text::printable};
     /// # async fn run() -> Result<(), Error> {
     /// let options = SandboxAgentClient::start_local().agent("claude").inherit(["ANTHROPIC_API_KEY"]);
     /// let server = options.start().await?;
     /// let session = server.client().new_session(NewSession::in_dir("/work")).await?;
-    /// println!("{}", session.prompt("hello").text().await?);
+    /// println!("{}", printable(&session.prompt("hello").text().await?));
     /// server.close().await;
     /// # Ok(()) }
     /// ```

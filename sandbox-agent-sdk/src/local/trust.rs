@@ -170,12 +170,15 @@ mod tests {
         let program = scratch.path().canonicalize().unwrap().join("program");
         fs::write(&program, "").unwrap();
         // Only root can change the owner of a file.
-        if std::os::unix::fs::chown(&program, Some(12345), None).is_ok() {
-            let verdict = check(&program).unwrap();
-            assert!(
-                matches!(&verdict, Verdict::Untrusted(entry, PathProblem::OwnedBy { user: 12345 }) if *entry == program),
-                "{verdict:?}"
-            );
+        if let Err(error) = std::os::unix::fs::chown(&program, Some(12345), None) {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root: {error}");
+            eprintln!("NOT TESTED: {error}");
+            return;
         }
+        let verdict = check(&program).unwrap();
+        assert!(
+            matches!(&verdict, Verdict::Untrusted(entry, PathProblem::OwnedBy { user: 12345 }) if *entry == program),
+            "{verdict:?}"
+        );
     }
 }

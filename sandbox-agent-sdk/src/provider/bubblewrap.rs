@@ -25,7 +25,9 @@ const HOME: &str = "/home/sandbox";
 const INFO: &str = "info.json";
 
 /// System directories that programs need, if they exist. They are mounted read-only.
-const SYSTEM: [&str; 14] = [
+///
+/// Not all of `/etc/ssl`, which contains private keys.
+const SYSTEM: [&str; 16] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -39,7 +41,9 @@ const SYSTEM: [&str; 14] = [
     "/etc/ld.so.cache",
     "/etc/nsswitch.conf",
     "/etc/resolv.conf",
-    "/etc/ssl",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
 ];
 
 /// Starts the released server in a `bwrap` (bubblewrap) sandbox. Linux only.

@@ -129,7 +129,7 @@ impl StoredClient {
                 Ok(true) => ended.push(id),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(%error, session = id, "an idle agent could not be ended");
+                    tracing::warn!(error = %crate::convert::text::OneLine(&error), session = id, "an idle agent could not be ended");
                     failure = failure.or(Some(error));
                 }
             }
@@ -173,18 +173,20 @@ impl StoredClient {
     /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default). Returns only without a tokio runtime.
     pub async fn run_maintenance(&self, policy: RetentionPolicy) {
         if let Err(error) = check_runtime() {
-            return tracing::error!(%error, "maintenance does not run");
+            return tracing::error!(error = %crate::convert::text::OneLine(&error), "maintenance does not run");
         }
         let mut deleted: Option<Instant> = None;
         loop {
             let now = SystemTime::now().into();
             if let Err(error) = self.end_idle(&policy, now).await {
-                tracing::warn!(%error, "idle agents could not be ended");
+                tracing::warn!(error = %crate::convert::text::OneLine(&error), "idle agents could not be ended");
             }
             if deleted.is_none_or(|at| at.elapsed() >= policy.expiry_check) {
                 match self.delete_expired(&policy, now).await {
                     Ok(_) => deleted = Some(Instant::now()),
-                    Err(error) => tracing::warn!(%error, "old sessions could not be deleted"),
+                    Err(error) => {
+                        tracing::warn!(error = %crate::convert::text::OneLine(&error), "old sessions could not be deleted")
+                    }
                 }
             }
             tokio::time::sleep(policy.idle_check.max(SHORTEST_CHECK)).await;

@@ -301,7 +301,8 @@ impl Shared {
             if !error.may_be_done() || Instant::now() >= deadline {
                 return Err(error);
             }
-            tracing::debug!(%error, session = append.session_id, "an append is tried again");
+            let shown = crate::convert::text::OneLine(&error);
+            tracing::debug!(error = %shown, session = append.session_id, "an append is tried again");
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LAST_WAIT);
         }
@@ -508,7 +509,7 @@ async fn advance(shared: Arc<Shared>) {
         && let Err(error) = shared.in_time(shared.store.advance(scanned_to)).await
     {
         // The next append stores it, or the next owner reads more than it has to.
-        tracing::debug!(%error, "how far the stream was read could not be stored");
+        tracing::debug!(error = %crate::convert::text::OneLine(&error), "how far the stream was read could not be stored");
     }
 }
 

@@ -1,13 +1,16 @@
 //! Printing data from the wire has no effect on the terminal.
 
 use std::error::Error as _;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Reply, Script, Step};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, ServerKind, StopReason};
 use serde_json::json;
 
-use super::support::{KINDS, client, session, within};
+use super::support::{KINDS, LIMIT, client, session, within};
 
 /// Sets the title, writes the clipboard, clears the screen (in both encodings), and reverses the text direction.
 const ATTACK: &str =
@@ -29,6 +32,57 @@ fn printed(error: &Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Collects the log.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_hostile_server_writes_no_lines_of_the_log() {
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _default = tracing::subscriber::set_default(subscriber);
+    let hostile = format!("{ATTACK}\nERROR forged: all is lost");
+    let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let body = json!({"type": "about:blank", "status": 400, "title": hostile, "detail": hostile}).to_string();
+    let reply =
+        Some(Reply { body, content_type: Some("application/problem+json".into()), ..Reply::default() });
+    server.inject(Fault::PostStatus { status: 400, execute: false, reply }.on_method("session/cancel"));
+    let turn = session.prompt("go");
+    assert!(server.wait_for(|_| !server.messages("session/prompt").is_empty(), LIMIT).await);
+    // The server refuses the cancel of a turn that is dropped, and its reason is logged.
+    drop(turn);
+    let written = within(async {
+        loop {
+            let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+            if written.contains("could not be cancelled") {
+                return written;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for line in written.lines() {
+        assert!(is_harmless(line) && !line.starts_with("ERROR forged"), "{line:?}");
+    }
 }
 
 #[tokio::test]

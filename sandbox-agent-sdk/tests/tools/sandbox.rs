@@ -503,6 +503,8 @@ fn a_system_without_a_working_bubblewrap_is_a_typed_error() {
         matches!(&missing, SandboxError::NotFound(path) if path == &PathBuf::from("/nowhere/bwrap")),
         "{missing:?}"
     );
+    let hostile = Sandbox::with_program("/nowhere/\u{1b}]0;owned\u{7}").unwrap_err().to_string();
+    assert!(hostile.contains("owned") && !hostile.contains(char::is_control), "{hostile:?}");
     let refused = script(&place, "bwrap", "echo 'bwrap: no permission to create a namespace' >&2; exit 1");
     let error = Sandbox::with_program(refused).unwrap_err();
     assert!(

@@ -13,8 +13,13 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 const SECRET: &str = "the secret of this machine";
-const NAMES: [&str; 12] =
-    ["..", ".", "inside", "out", "up", "loop", "root", ".git", "new", "outside", "secret", "file"];
+const NAMES: [&str; 15] = [
+    "..", ".", "inside", "out", "up", "loop", "root", ".git", "new", "outside", "secret", "file", "HEAD",
+    "head", "bare",
+];
+
+/// The second and the third make their directory a git repository if they are its `HEAD`.
+const CONTENTS: [&str; 3] = ["written", "ref: refs/heads/main\n", "0123456789012345678901234567890123456789"];
 
 /// How many requests one input makes at most.
 const REQUESTS: usize = 8;
@@ -47,6 +52,9 @@ impl World {
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("secret"), SECRET).unwrap();
         fs::write(root.join("file"), "file").unwrap();
+        fs::create_dir_all(root.join("bare/objects")).unwrap();
+        fs::create_dir(root.join("bare/refs")).unwrap();
+        fs::write(root.join("bare/HEAD"), CONTENTS[1]).unwrap();
         symlink(&outside, root.join("out")).unwrap();
         symlink("..", root.join("up")).unwrap();
         symlink("loop", root.join("loop")).unwrap();
@@ -61,7 +69,8 @@ impl World {
         let (writes, absolute) = (input.arbitrary().unwrap_or(false), input.arbitrary().unwrap_or(true));
         let path = self.path(input, absolute);
         if writes {
-            let _refused = self.runtime.block_on(self.files.write(WriteText::new(&path, "written")));
+            let content = CONTENTS[input.int_in_range(0..=CONTENTS.len() - 1).unwrap_or(0)];
+            let _refused = self.runtime.block_on(self.files.write(WriteText::new(&path, content)));
         } else if let Ok(text) = self.runtime.block_on(self.files.read(ReadText::new(&path))) {
             assert_ne!(text, SECRET, "{} was read", path.display());
         }
@@ -96,6 +105,12 @@ impl World {
         assert_eq!(list("."), ["outside", "root"], "{} led out", path.display());
         assert_eq!(list("outside"), ["secret"], "{} led out", path.display());
         assert!(list("root/.git").is_empty(), "{} is protected", path.display());
+        assert_eq!(list("root/bare"), ["HEAD", "objects", "refs"], "{} is in a repository", path.display());
+        for directory in ["root", "root/inside", "root/new"] {
+            let head =
+                fs::read_to_string(self.directory.path().join(directory).join("HEAD")).unwrap_or_default();
+            assert!(head.is_empty() || head == CONTENTS[0], "{} makes a repository", path.display());
+        }
         let secret = fs::read_to_string(self.directory.path().join("outside/secret")).unwrap();
         assert_eq!(secret, SECRET, "{} was written", path.display());
     }

@@ -313,7 +313,7 @@ async fn stop(
         answer = &mut call => answer?,
         cancelled = connection.cancel(session) => {
             if let Err(error) = cancelled {
-                tracing::debug!(%error, "a turn could not be cancelled");
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), "a turn could not be cancelled");
             }
             call.await?
         }

@@ -62,7 +62,7 @@ impl Turn {
         let reloaded = match self.session.reload().await {
             Ok(reloaded) => reloaded,
             Err(error) => {
-                tracing::debug!(%error, "an incomplete turn could not be loaded again");
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), "an incomplete turn could not be loaded again");
                 return None;
             }
         };

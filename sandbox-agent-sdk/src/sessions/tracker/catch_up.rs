@@ -140,7 +140,7 @@ impl Tracker {
             Err(error) if !source.may_be_skipped(&error) => return Err(error),
             Err(error) => {
                 // A server that allows no second reader, or an agent of another endpoint that does not respond.
-                tracing::debug!(%error, session = self.id, "the stream cannot be read");
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), session = self.id, "the stream cannot be read");
                 let incarnation = match source {
                     Source::Present => {
                         shared.other_incarnation(moment.stream, endpoint, position.incarnation).await?

@@ -361,14 +361,18 @@ async fn resume_or_load(
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
             }
             Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Resume })),
-            Err(error) if is_refusal(&error) => tracing::debug!(%error, "the session cannot be resumed"),
+            Err(error) if is_refusal(&error) => {
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), "the session cannot be resumed")
+            }
             Err(error) => return Err(error),
         }
     }
     if ways.load {
         match client.load_session(agent_session, OpenSession::like(new.clone())).await {
             Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Load })),
-            Err(error) if is_refusal(&error) => tracing::debug!(%error, "the session cannot be loaded"),
+            Err(error) if is_refusal(&error) => {
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), "the session cannot be loaded")
+            }
             Err(error) => return Err(error),
         }
     }

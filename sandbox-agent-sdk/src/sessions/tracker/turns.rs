@@ -279,7 +279,7 @@ impl PromptLayer for WriteAhead {
                     Some(resend)
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a session could not be restored for its prompt");
+                    tracing::debug!(error = %crate::convert::text::OneLine(&error), "a session could not be restored for its prompt");
                     None
                 }
             }

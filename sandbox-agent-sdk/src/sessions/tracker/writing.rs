@@ -236,7 +236,7 @@ impl Tracker {
             }
             _ => {}
         }
-        tracing::warn!(%error, session = self.id, count, "events could not be stored");
+        tracing::warn!(error = %crate::convert::text::OneLine(&error), session = self.id, count, "events could not be stored");
         if count > 0 {
             // The next event that is stored counts them.
             self.lost += if matches!(error, StoreError::NotFound { .. }) { 0 } else { count };

@@ -44,6 +44,7 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// use sandbox_agent_sdk::tools::{Roots, TerminalOptions, Terminals};
 ///
 /// let sandbox = Sandbox::detect()?.read("/home/ada/.cargo").read("/home/ada/.rustup");
+/// let sandbox = sandbox.hide("/home/ada/.cargo/credentials.toml")?;
 /// let terminals = Terminals::new(TerminalOptions::new(Roots::at("/home/ada/project")).sandbox(sandbox));
 /// # Ok(()) }
 /// ```

@@ -190,6 +190,13 @@ async fn a_hostile_agent_and_server_write_no_escapes_and_no_lines_of_their_own()
     };
     // The first are answered, which the server refuses; then one is repeated.
     (0..2).chain([0]).for_each(ask);
+    // An id that consists of several lines, more often than requests are open.
+    for _ in 0..4 {
+        server.send(
+            "data: {\"jsonrpc\":\"2.0\",\"id\":[1,\ndata: 2,\ndata: \"ERROR forged\"],\"method\":\"x\"}\n\n"
+                .to_owned(),
+        );
+    }
     let mut lost = 0;
     while lost < 2 {
         let event = within("a lost response", events.recv()).await.unwrap();
@@ -207,7 +214,7 @@ async fn a_hostile_agent_and_server_write_no_escapes_and_no_lines_of_their_own()
     assert!(written.contains("response to the agent was not delivered"), "{written}");
     for line in written.lines() {
         assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
-        assert!(!line.starts_with("ERROR forged"), "{written}");
+        assert!(!line.starts_with("ERROR forged") && !line.starts_with("\"ERROR forged"), "{written}");
     }
 }
 
