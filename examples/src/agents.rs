@@ -1,10 +1,14 @@
 //! Coding agents that may be installed on this machine, and how to start them.
 
+mod table;
+
 use std::env;
 use std::fmt;
 use std::path::PathBuf;
 
 use mock_server::ProcessAgent;
+
+pub use table::table;
 
 /// A coding agent that speaks the Agent Client Protocol on its standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,8 +19,10 @@ pub struct KnownAgent {
     pub program: &'static str,
     /// The arguments that make the program speak the protocol.
     pub arguments: &'static [&'static str],
-    /// The npm package of the agent.
+    /// The npm package of the agent, with a version if newer ones need a newer Node.js than the tested one.
     pub package: &'static str,
+    /// Environment variables that the agent is started with, unless the user has set them.
+    pub defaults: &'static [(&'static str, &'static str)],
     /// The login methods with a key, each with the environment variable of the key.
     pub key_logins: &'static [(&'static str, &'static str)],
 }
@@ -28,6 +34,8 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         program: "opencode",
         arguments: &["acp"],
         package: "opencode-ai",
+        // Without it, opencode edits files and runs commands without asking.
+        defaults: &[("OPENCODE_PERMISSION", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#)],
         key_logins: &[],
     },
     KnownAgent {
@@ -35,13 +43,15 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         program: "codex-acp",
         arguments: &[],
         package: "@zed-industries/codex-acp",
+        defaults: &[],
         key_logins: &[("codex-api-key", "CODEX_API_KEY"), ("openai-api-key", "OPENAI_API_KEY")],
     },
     KnownAgent {
         name: "claude",
         program: "claude-agent-acp",
         arguments: &[],
-        package: "@agentclientprotocol/claude-agent-acp",
+        package: "@agentclientprotocol/claude-agent-acp@0.49.0",
+        defaults: &[],
         key_logins: &[("anthropic-api-key", "ANTHROPIC_API_KEY")],
     },
     KnownAgent {
@@ -49,6 +59,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         program: "gemini",
         arguments: &["--experimental-acp"],
         package: "@google/gemini-cli",
+        defaults: &[],
         key_logins: &[("gemini-api-key", "GEMINI_API_KEY")],
     },
     KnownAgent {
@@ -56,9 +67,13 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         program: "qwen",
         arguments: &["--acp"],
         package: "@qwen-code/qwen-code",
+        defaults: &[],
         key_logins: &[("openai", "OPENAI_API_KEY")],
     },
 ];
+
+/// Directories of programs below the user's home directory.
+const BELOW_HOME: [&str; 4] = [".local/bin", ".npm-global/bin", ".opencode/bin", ".bun/bin"];
 
 /// The error of an agent that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +93,11 @@ impl fmt::Display for NotInstalled {
             }
             Self::Missing(agent) => write!(
                 f,
-                "{} is not installed: `{}` is not on the PATH; install it with: {}",
+                "{} is not installed: `{}` is neither on the PATH, nor in ./node_modules/.bin, nor in ~/{}; \
+                 install it with: {}",
                 agent.name,
                 agent.program,
+                BELOW_HOME.join(", ~/"),
                 agent.install_command()
             ),
         }
@@ -113,8 +130,7 @@ impl KnownAgent {
     pub fn find(&self) -> Result<PathBuf, NotInstalled> {
         let path = env::var_os("PATH").unwrap_or_default();
         let home = env::var_os("HOME").map(PathBuf::from);
-        let below_home = [".local/bin", ".npm-global/bin", ".opencode/bin", ".bun/bin"];
-        let below_home = home.iter().flat_map(|home| below_home.map(|folder| home.join(folder)));
+        let below_home = home.iter().flat_map(|home| BELOW_HOME.map(|folder| home.join(folder)));
         let local = env::current_dir().ok().map(|folder| folder.join("node_modules/.bin"));
         let mut folders = env::split_paths(&path).chain(local).chain(below_home);
         let found = folders.find_map(|folder| Some(folder.join(self.program)).filter(|file| file.is_file()));
@@ -126,18 +142,29 @@ impl KnownAgent {
     /// # Errors
     /// [`NotInstalled::Missing`] if the program is not found.
     pub fn process(&self) -> Result<ProcessAgent, NotInstalled> {
-        Ok(ProcessAgent::new(self.find()?).args(self.arguments.iter().copied()))
+        let process = ProcessAgent::new(self.find()?).args(self.arguments.iter().copied());
+        let unset = self.defaults.iter().filter(|(name, _)| !is_set(name));
+        Ok(unset.fold(process, |process, (name, value)| process.env(name, value)))
     }
 }
 
 /// Returns the first offered login method for which the environment has a key.
 #[must_use]
 pub fn key_login(offered: &[String]) -> Option<&'static str> {
-    let logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
-    let has_key = |variable: &str| env::var_os(variable).is_some_and(|key| !key.is_empty());
-    let mut usable =
-        logins.filter(|(login, variable)| offered.iter().any(|id| id == login) && has_key(variable));
-    usable.next().map(|(login, _)| *login)
+    let mut logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
+    let usable = logins.find(|(login, variable)| offered.iter().any(|id| id == login) && is_set(variable));
+    usable.map(|(login, _)| *login)
+}
+
+/// Returns the environment variable of the key for a login method.
+#[must_use]
+pub fn key_variable(login: &str) -> Option<&'static str> {
+    let mut logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
+    logins.find(|(id, _)| *id == login).map(|(_, variable)| *variable)
+}
+
+fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
 #[cfg(test)]
@@ -150,7 +177,9 @@ mod tests {
         let gemini = KnownAgent::named("gemini").unwrap();
         assert_eq!(
             NotInstalled::Missing(gemini).to_string(),
-            "gemini is not installed: `gemini` is not on the PATH; install it with: npm install -g @google/gemini-cli"
+            "gemini is not installed: `gemini` is neither on the PATH, nor in ./node_modules/.bin, nor in \
+             ~/.local/bin, ~/.npm-global/bin, ~/.opencode/bin, ~/.bun/bin; install it with: \
+             npm install -g @google/gemini-cli"
         );
         let unknown = KnownAgent::named("nobody").unwrap_err();
         assert_eq!(

@@ -11,6 +11,14 @@ pub mod remote_shell;
 
 pub use postgres::{Cluster, Schema};
 
+/// Creates a token for an embedded server. Any process of this machine can connect to its port, and the server runs
+/// commands and serves files, so only this program may use it.
+pub(crate) fn random_token() -> Result<String, String> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// The server at `SANDBOX_AGENT_URL`, or an embedded one that lives as long as this value.
 #[derive(Debug)]
 pub struct Server {

@@ -10,7 +10,7 @@ use sandbox_agent_sdk::requests::QuestionRequest;
 use super::editor::{Edited, Editor};
 use super::form::{Filled, Form};
 use super::line::{Line, Style};
-use super::wish;
+use super::permission;
 
 /// How long a request must be visible before a key can answer it. It prevents accidental answers.
 const GLANCE: Duration = Duration::from_millis(400);
@@ -83,7 +83,7 @@ impl Asks {
     pub(super) fn card(&self) -> Vec<Line> {
         let Some(ask) = self.waiting.front() else { return Vec::new() };
         let mut lines = match ask {
-            Ask::Permission(request) => wish::card(request, self.is_open()),
+            Ask::Permission(request) => permission::card(request, self.is_open()),
             Ask::Question(form) => form.card(self.is_open()),
         };
         if !self.focused {
@@ -124,8 +124,8 @@ impl Asks {
             return if self.focused { Pressed::Taken } else { Pressed::NotMine };
         }
         let settled = match (ask, key.code) {
-            (Ask::Permission(request), KeyCode::Esc) => wish::refuse(request),
-            (Ask::Permission(request), KeyCode::Char(letter)) => match wish::answer(request, letter) {
+            (Ask::Permission(request), KeyCode::Esc) => permission::refuse(request),
+            (Ask::Permission(request), KeyCode::Char(letter)) => match permission::answer(request, letter) {
                 Some(answered) => answered,
                 None => return Pressed::Taken,
             },

@@ -69,11 +69,6 @@ pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
         last = text;
         cause = error.source();
     }
-    if error.is_login_required() {
-        let hint =
-            "  The agent wants you to log in first: with its own program, or by a key in its variable.";
-        lines.push(Line::new(Style::Dim, hint));
-    }
     lines
 }
 

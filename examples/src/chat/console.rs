@@ -22,7 +22,7 @@ use super::host::Host;
 use super::line::{Line, Paint};
 use super::screen::Screen;
 use super::signals::Signals;
-use super::talk::{Done, Errand, Talk};
+use super::talk::{Done, Talk, Task};
 use super::view::View;
 
 /// How often the spinner turns.
@@ -38,7 +38,7 @@ pub(super) struct Console {
     events: Option<Events>,
     turn: Option<Turn>,
     cancelling: Option<BoxFuture<'static, Result<(), Error>>>,
-    errand: Option<Errand>,
+    task: Option<Task>,
     /// Lines to send when the agent has finished its turn.
     queue: VecDeque<String>,
     /// The line to send when the agent has been restarted.
@@ -47,7 +47,8 @@ pub(super) struct Console {
     armed: bool,
     /// A temporary notice for the user.
     notice: Option<Line>,
-    busy_since: Instant,
+    /// When the agent last sent something, or when the turn or the task began.
+    last_update: Instant,
     ticks: usize,
     leave: Option<Exit>,
 }
@@ -58,7 +59,7 @@ enum Happened {
     Event(Option<Event>),
     TurnOver(Result<TurnOutcome, Error>),
     Cancelled(Result<(), Error>),
-    ErrandOver(Result<Done, Error>),
+    TaskEnded(Result<Done, Error>),
     Tick,
     Signal(Exit),
 }
@@ -68,7 +69,7 @@ impl Console {
     pub(super) async fn run(args: &Args, host: &Host, paint: Paint) -> io::Result<Exit> {
         let mut signals = Signals::listen()?;
         let talk = Talk::new(host);
-        let errand = match &args.resume {
+        let task = match &args.resume {
             Some(id) => talk.resume(id.clone()),
             None => talk.begin(),
         };
@@ -81,12 +82,12 @@ impl Console {
             events: None,
             turn: None,
             cancelling: None,
-            errand: Some(errand),
+            task: Some(task),
             queue: VecDeque::new(),
             resend: None,
             armed: false,
             notice: None,
-            busy_since: Instant::now(),
+            last_update: Instant::now(),
             ticks: 0,
             leave: None,
         };
@@ -114,7 +115,7 @@ impl Console {
                 Happened::Event(None) => self.events = None,
                 Happened::TurnOver(outcome) => self.turn_over(outcome),
                 Happened::Cancelled(outcome) => self.cancelled(outcome),
-                Happened::ErrandOver(outcome) => self.errand_over(outcome),
+                Happened::TaskEnded(outcome) => self.task_ended(outcome),
                 Happened::Tick => self.ticks += 1,
                 Happened::Signal(exit) => self.leave = Some(exit),
             }
@@ -133,14 +134,14 @@ impl Console {
             event = next_event(&mut self.events) => Happened::Event(event),
             outcome = end_of(&mut self.turn) => Happened::TurnOver(outcome),
             outcome = finish(&mut self.cancelling) => Happened::Cancelled(outcome),
-            outcome = finish_errand(&mut self.errand) => Happened::ErrandOver(outcome),
+            outcome = finish_task(&mut self.task) => Happened::TaskEnded(outcome),
             exit = signals.next() => Happened::Signal(exit),
             _ = ticker.tick(), if busy => Happened::Tick,
         }
     }
 
     fn is_busy(&self) -> bool {
-        self.turn.is_some() || self.errand.is_some()
+        self.turn.is_some() || self.task.is_some()
     }
 }
 
@@ -165,9 +166,9 @@ async fn finish(cancelling: &mut Option<BoxFuture<'static, Result<(), Error>>>) 
     }
 }
 
-async fn finish_errand(errand: &mut Option<Errand>) -> Result<Done, Error> {
-    match errand {
-        Some(errand) => (&mut errand.work).await,
+async fn finish_task(task: &mut Option<Task>) -> Result<Done, Error> {
+    match task {
+        Some(task) => (&mut task.work).await,
         None => std::future::pending().await,
     }
 }

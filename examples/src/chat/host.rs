@@ -8,16 +8,17 @@ use mock_server::{Builder, MockServer, ProcessAgent};
 use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient, ServerKind};
 
 use super::args::Args;
+use super::permission;
 use super::showcase::showcase;
-use super::wish;
 use crate::agents::KnownAgent;
+use crate::random_token;
 
 /// The request timeout of the embedded server. A turn of a real agent may take long.
 const TURN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The name of the demonstration agent.
 const SHOWCASE: &str = "showcase";
-/// The size of the embedded server's replay buffer.
-const RING: usize = 16_384;
+/// How many events the replay buffer of the embedded server holds.
+const REPLAY_BUFFER: usize = 16_384;
 
 /// A client and its server.
 pub(super) struct Host {
@@ -26,6 +27,8 @@ pub(super) struct Host {
     pub(super) directory: String,
     /// The name of the agent until it has reported its own.
     pub(super) agent: String,
+    /// The agent's program.
+    pub(super) program: String,
     /// A client with a separate agent process that lists the agent's sessions, if the agent runs as a process here.
     /// The server's list contains only the sessions of this chat, without titles.
     pub(super) lister: Option<SandboxAgentClient>,
@@ -43,7 +46,7 @@ impl Host {
         }
         let connect = |options: ClientOptions| {
             let options = options.client_info("chat", env!("CARGO_PKG_VERSION"));
-            options.permission_policy(move |request| wish::decide(policy, request)).build()
+            options.permission_policy(move |request| permission::decide(policy, request)).build()
         };
         let in_words = |error: Error| error.to_string();
         let Some(url) = url else { return Self::embedded(args, connect).await };
@@ -57,6 +60,7 @@ impl Host {
         Ok(Self {
             client: connect(options).map_err(in_words)?,
             directory,
+            program: agent.clone(),
             agent,
             lister: None,
             _embedded: None,
@@ -71,26 +75,30 @@ impl Host {
         let mut builder: Builder = MockServer::builder()
             .token(&token)
             .request_timeout(TURN)
-            .replay_buffer(RING)
+            .replay_buffer(REPLAY_BUFFER)
             .record(0)
             .released_quirks(false);
-        let (agent, directory) = match command(args)? {
+        let (agent, program, directory) = match command(args)? {
             Some((name, command)) => {
                 let directory = directory(args)?;
+                let program = PathBuf::from(command.program());
+                let program = program.file_name().unwrap_or(command.program()).to_string_lossy().into_owned();
                 builder = builder.agent(&name, command.cwd(&directory)).files("/");
-                (name, directory.display().to_string())
+                (name, program, directory.display().to_string())
             }
             None => {
                 builder = builder.agent(SHOWCASE, showcase());
-                (
-                    SHOWCASE.to_owned(),
-                    args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string()),
-                )
+                let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());
+                (SHOWCASE.to_owned(), SHOWCASE.to_owned(), directory)
             }
         };
         let server =
             builder.try_start().await.map_err(|error| format!("the server cannot be started: {error}"))?;
-        let options = || SandboxAgentClient::builder(server.url()).agent(&agent).token(&token);
+        // A login by a key could replace the one that the user has stored, so the chat logs in only if it is required.
+        let options = || {
+            let options = SandboxAgentClient::builder(server.url()).agent(&agent).token(&token);
+            options.auto_authenticate(false)
+        };
         let client = connect(options()).map_err(|error| error.to_string())?;
         let lister = match agent.as_str() {
             SHOWCASE => None,
@@ -100,9 +108,10 @@ impl Host {
             }
         };
         if agent == SHOWCASE {
-            furnish(&client).await.map_err(|error| format!("the sandbox cannot be furnished: {error}"))?;
+            let written = write_demo_files(&client).await;
+            written.map_err(|error| format!("the files of the demonstration cannot be written: {error}"))?;
         }
-        Ok(Self { client, directory, agent, lister, _embedded: Some(server) })
+        Ok(Self { client, directory, agent, program, lister, _embedded: Some(server) })
     }
 }
 
@@ -123,18 +132,10 @@ fn command(args: &Args) -> Result<Option<(String, ProcessAgent)>, String> {
 }
 
 /// Writes some files to look at with `/files`.
-async fn furnish(client: &SandboxAgentClient) -> Result<(), Error> {
+async fn write_demo_files(client: &SandboxAgentClient) -> Result<(), Error> {
     let files = client.files();
     files.write("/README.md", "# A sandbox\n\nNothing here is real.\n").await?;
     files.write("/src/greeting.rs", "fn greet() {\n    println!(\"Hello\");\n}\n").await.map(drop)
-}
-
-/// Creates a token for the embedded server. Any process of this machine can connect to its port, and the server runs
-/// commands and serves files, so only this program may use it.
-fn random_token() -> Result<String, String> {
-    let mut bytes = [0; 24];
-    getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn directory(args: &Args) -> Result<PathBuf, String> {

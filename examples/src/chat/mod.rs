@@ -6,7 +6,8 @@
 //! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
 //! console, pipe             the two loops: with a terminal, and without
 //! view, card, diff          how a turn is shown
-//! ask, wish, form, field    requests of the agent, and the user's answers
+//! ask, permission, form,
+//! field                     requests of the agent, and the user's answers
 //! screen, editor            the terminal: drawing and writing
 //! line, plain               styled lines, which contain only plain text
 //! ```
@@ -25,6 +26,7 @@ mod files;
 mod form;
 mod host;
 mod line;
+mod permission;
 mod pipe;
 mod plain;
 mod run;
@@ -33,6 +35,5 @@ mod showcase;
 mod signals;
 mod talk;
 mod view;
-mod wish;
 
 pub use run::run;

@@ -12,11 +12,11 @@ use super::command::{COMMANDS, Command};
 use super::exit::Exit;
 use super::host::Host;
 use super::line::{Line, Paint, Style};
+use super::permission;
 use super::plain::Plain;
 use super::signals::Signals;
-use super::talk::{Errand, Talk};
+use super::talk::{Talk, Task};
 use super::view::View;
-use super::wish;
 
 /// Output to a pipe is not wrapped.
 const WIDTH: usize = usize::MAX;
@@ -37,7 +37,7 @@ impl Pipe {
     /// Runs the chat to the end of its input.
     pub(super) async fn run(args: &Args, host: &Host) -> io::Result<Exit> {
         let talk = Talk::new(host);
-        let errand = match &args.resume {
+        let task = match &args.resume {
             Some(id) => talk.resume(id.clone()),
             None => talk.begin(),
         };
@@ -49,7 +49,7 @@ impl Pipe {
             plain: Plain::default(),
             open_line: false,
         };
-        let exit = match pipe.errand(errand).await? {
+        let exit = match pipe.task(task).await? {
             Some(Exit::TurnFailed) => Exit::NotStarted,
             Some(exit) => exit,
             None => pipe.lines().await?,
@@ -98,16 +98,16 @@ impl Pipe {
                 self.tell([Line::new(Style::Normal, &format!("! There is no command /{name}."))])?;
                 Ok(Some(Exit::TurnFailed))
             }
-            command => match self.talk.errand(command) {
-                Ok(errand) => self.errand(errand).await,
+            command => match self.talk.task(command) {
+                Ok(task) => self.task(task).await,
                 Err(lines) => self.tell(lines).map(|()| None),
             },
         }
     }
 
-    async fn errand(&mut self, errand: Errand) -> io::Result<Option<Exit>> {
+    async fn task(&mut self, task: Task) -> io::Result<Option<Exit>> {
         let outcome = tokio::select! {
-            outcome = errand.work => outcome,
+            outcome = task.work => outcome,
             exit = self.signals.next() => return Ok(Some(exit)),
         };
         match outcome {
@@ -122,7 +122,7 @@ impl Pipe {
                 Ok(None)
             }
             Err(error) => {
-                self.tell(card::failure(&errand.what, &error))?;
+                self.tell(self.talk.failure(&task.what, &error))?;
                 Ok(Some(Exit::TurnFailed))
             }
         }
@@ -180,7 +180,7 @@ impl Pipe {
         match event {
             Event::Update(update) if update.origin() != Origin::History => self.update(&update),
             Event::Permission(request) => {
-                let line = match wish::refuse(&request) {
+                let line = match permission::refuse(&request) {
                     Ok(line) => line.with(Style::Normal, ": the input is not a terminal, see --permissions"),
                     Err(error) => Line::new(Style::Normal, &format!("– {error}")),
                 };

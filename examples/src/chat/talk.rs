@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use sandbox_agent_sdk::login::{LoginKind, LoginMethod};
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
 use sandbox_agent_sdk::{Error, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update};
 use serde_json::Value;
@@ -14,7 +15,7 @@ use super::command::Command;
 use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
-use crate::agents::key_login;
+use crate::agents::{key_login, key_variable};
 
 /// How many characters of a prompt are used as a session's title.
 const TITLE_CHARS: usize = 60;
@@ -27,6 +28,8 @@ pub(super) struct Talk {
     /// A client that lists the agent's own sessions.
     lister: Option<SandboxAgentClient>,
     agent: String,
+    /// The agent's program, for logins.
+    program: String,
     directory: String,
     session: Option<Session>,
     /// The ids of the sessions in the last list.
@@ -38,12 +41,12 @@ pub(super) struct Talk {
 }
 
 /// A call in progress: its description and its result.
-pub(super) struct Errand {
+pub(super) struct Task {
     pub(super) what: String,
     pub(super) work: BoxFuture<'static, Result<Done, Error>>,
 }
 
-/// The result of an errand.
+/// The result of a task.
 pub(super) enum Done {
     /// Lines to show.
     Lines(Vec<Line>),
@@ -62,7 +65,7 @@ pub(super) enum Done {
     Model,
 }
 
-/// What to show after an errand.
+/// What to show after a task.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) lines: Vec<Line>,
@@ -78,6 +81,7 @@ impl Talk {
             client: host.client.clone(),
             lister: host.lister.clone(),
             agent: host.agent.clone(),
+            program: host.program.clone(),
             directory: host.directory.clone(),
             session: None,
             listed: Vec::new(),
@@ -112,24 +116,22 @@ impl Talk {
         self.snapshot().commands.iter().any(|command| command.name == name)
     }
 
-    /// Returns the errand for a command that needs the server. For other commands, returns the lines to show as the
+    /// Returns the task for a command that needs the server. For other commands, returns the lines to show as the
     /// error.
-    pub(super) fn errand(&self, command: Command) -> Result<Errand, Vec<Line>> {
+    pub(super) fn task(&self, command: Command) -> Result<Task, Vec<Line>> {
         let Some(session) = self.session.clone() else {
             return Err(vec![Line::new(Style::Warn, "! There is no session yet.")]);
         };
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let snapshot = session.snapshot();
         let (modes, models) = (Choices::modes(&snapshot), Choices::models(&snapshot));
-        let errand = |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Errand {
-            what: what.to_owned(),
-            work,
-        };
+        let task =
+            |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Task { what: what.to_owned(), work };
         Ok(match command {
             Command::Resume(None) => {
                 let (lister, titles) = (self.lister.clone(), self.begun_with.clone());
                 let present = session.id().to_owned();
-                errand("listing the sessions", Box::pin(sessions(client, lister, present, titles)))
+                task("listing the sessions", Box::pin(sessions(client, lister, present, titles)))
             }
             Command::Resume(Some(which)) => {
                 let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
@@ -137,10 +139,10 @@ impl Talk {
                 self.resume(id)
             }
             Command::New => self.begin(),
-            Command::Restart => errand("restarting the agent", Box::pin(restart(client, session, directory))),
+            Command::Restart => task("restarting the agent", Box::pin(restart(client, session, directory))),
             Command::Files(path) => {
                 let path = files::path_in(&directory, path.as_deref());
-                errand(
+                task(
                     "looking at the files",
                     Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
                 )
@@ -149,23 +151,23 @@ impl Talk {
             Command::Model(None) if !models.is_empty() => {
                 return Err(models.lines("model"));
             }
-            Command::Model(None) => errand("asking for the models", Box::pin(list_models(session))),
+            Command::Model(None) => task("asking for the models", Box::pin(list_models(session))),
             Command::Mode(Some(wanted)) => {
                 let mode = modes.pick(&wanted);
                 let set = session.set_mode(mode);
-                errand("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode) }))
+                task("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode) }))
             }
             Command::Model(Some(wanted)) => {
                 let model = models.pick(&wanted);
                 let set = session.set_model(model);
-                errand("setting the model", Box::pin(async move { set.await.map(|()| Done::Model) }))
+                task("setting the model", Box::pin(async move { set.await.map(|()| Done::Model) }))
             }
             _ => return Err(Vec::new()),
         })
     }
 
     /// Starts a new session.
-    pub(super) fn begin(&self) -> Errand {
+    pub(super) fn begin(&self) -> Task {
         let (client, agent, directory) = (self.client.clone(), self.agent.clone(), self.directory.clone());
         let work = Box::pin(async move {
             let session = new_session(&client, &directory).await?;
@@ -173,25 +175,27 @@ impl Talk {
             let note = Line::new(Style::Dim, &format!("A new session with {name}"));
             Ok(Done::Session { session, note, replay: false })
         });
-        Errand { what: format!("starting {}", self.agent), work }
+        Task { what: format!("starting {}", self.agent), work }
     }
 
     /// Resumes a session, with its history if the agent can load it.
-    pub(super) fn resume(&self, id: String) -> Errand {
+    pub(super) fn resume(&self, id: String) -> Task {
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let note = Line::new(Style::Dim, &format!("Back in session {id}"));
         let work = Box::pin(async move {
             let open = || OpenSession::in_dir(&directory);
-            let session = match client.load_session(&id, open()).await {
-                Err(Error::Unsupported { .. }) => client.resume_session(&id, open()).await?,
+            let session = match logged_in(&client, || client.load_session(&id, open())).await {
+                Err(Error::Unsupported { .. }) => {
+                    logged_in(&client, || client.resume_session(&id, open())).await?
+                }
                 other => other?,
             };
             Ok(Done::Session { session, note, replay: true })
         });
-        Errand { what: "loading the session".to_owned(), work }
+        Task { what: "loading the session".to_owned(), work }
     }
 
-    /// Applies the result of an errand and returns what to show.
+    /// Applies the result of a task and returns what to show.
     pub(super) fn finish(&mut self, done: Done) -> Shown {
         let lines = match done {
             Done::Lines(lines) => lines,
@@ -201,7 +205,7 @@ impl Talk {
                     line.clone().behind(Style::Accent, &format!("{:>4}  ", index + 1))
                 });
                 let mut lines: Vec<Line> = lines.collect();
-                lines.push(Line::new(Style::Dim, "/resume with a number takes one up."));
+                lines.push(Line::new(Style::Dim, "/resume NUMBER resumes one of them."));
                 self.listed = sessions.into_iter().map(|(id, _)| id).collect();
                 lines
             }
@@ -227,10 +231,39 @@ impl Talk {
         Shown { lines: vec![note], history, events }
     }
 
+    /// Shows a failure. If the agent requires a login, shows how to log in.
+    pub(super) fn failure(&self, what: &str, error: &Error) -> Vec<Line> {
+        let mut lines = card::failure(what, error);
+        if let Error::LoginRequired(login) = error {
+            lines.push(Line::new(Style::Dim, "  The agent requires a login. Its methods are:"));
+            let methods =
+                login.methods.iter().map(|method| format!("  · {}", login_hint(method, &self.program)));
+            lines.extend(methods.map(|method| Line::new(Style::Dim, &method)));
+        }
+        lines
+    }
+
     /// Disconnects, within a time limit.
     pub(super) async fn leave(&self) {
         // The program ends even if the server does not confirm.
         let _ = self.client.disconnect().await;
+    }
+}
+
+/// Returns how to log in with a method: by a key in a variable, by a command, or by the agent's own program.
+fn login_hint(method: &LoginMethod, program: &str) -> String {
+    let name = &method.name;
+    let set = |variables: &[&str]| format!("{name}: set {} and start the chat again", variables.join(", "));
+    match &method.kind {
+        LoginKind::Variables { variables, .. } => {
+            let required = variables.iter().filter(|variable| !variable.optional);
+            set(&required.map(|variable| variable.name.as_str()).collect::<Vec<_>>())
+        }
+        _ => match (key_variable(&method.id), method.terminal_command(program)) {
+            (Some(variable), _) => set(&[variable]),
+            (None, Some(command)) => format!("{name}: run {command:?} in a terminal"),
+            (None, None) => format!("{name}: by the agent's own program, `{program}`"),
+        },
     }
 }
 
@@ -241,17 +274,24 @@ fn title(client: &SandboxAgentClient) -> Option<String> {
     title.filter(|title| !title.is_empty()).map(str::to_owned).or_else(|| capabilities.agent_name.clone())
 }
 
-/// Creates a session. If the agent requires a login, and the environment has a key for one of its login methods, logs
-/// in with that key.
 async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Session, Error> {
-    let refused = match client.new_session(NewSession::in_dir(directory)).await {
+    logged_in(client, || client.new_session(NewSession::in_dir(directory))).await
+}
+
+/// Makes a call. If the agent requires a login, and the environment has a key for one of its login methods, logs in with
+/// that key and makes the call again. A login that is not required could replace one that the user has stored.
+async fn logged_in<C: Future<Output = Result<Session, Error>>>(
+    client: &SandboxAgentClient,
+    call: impl Fn() -> C,
+) -> Result<Session, Error> {
+    let refused = match call().await {
         Err(error) if error.is_login_required() => error,
         made => return made,
     };
     let offered = client.capabilities().map(|can| can.auth_methods.clone()).unwrap_or_default();
     let Some(login) = key_login(&offered) else { return Err(refused) };
     client.authenticate(login).await?;
-    client.new_session(NewSession::in_dir(directory)).await
+    call().await
 }
 
 fn set_line(what: &str, choices: &Choices) -> Line {
@@ -266,8 +306,10 @@ async fn sessions(
     titles: HashMap<String, String>,
 ) -> Result<Done, Error> {
     let mut infos = first_sessions(&client).await?;
-    if let Some(lister) = lister {
-        // The agent knows titles and earlier sessions. An agent that lists no sessions is not an error.
+    // Starting an agent only to learn that it lists no sessions has side effects: gemini removes old sessions.
+    let lists = client.capabilities().is_some_and(|can| can.list_sessions);
+    if let Some(lister) = lister.filter(|_| lists) {
+        // The agent knows titles and earlier sessions. A failure of the second process is not an error.
         for info in sessions_of_agent(&lister).await {
             match infos.iter_mut().find(|known| known.session_id == info.session_id) {
                 Some(known) => known.title = info.title.or(known.title.take()),
@@ -335,7 +377,8 @@ async fn restart(client: SandboxAgentClient, session: Session, directory: String
         Err(Error::NotConnected) => drop(client.connect().await?),
         other => drop(other?),
     }
-    match client.resume_session(session.id(), OpenSession::in_dir(&directory)).await {
+    let resumed = logged_in(&client, || client.resume_session(session.id(), OpenSession::in_dir(&directory)));
+    match resumed.await {
         Ok(session) => {
             let note = Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again");
             Ok(Done::Session { session, note, replay: false })

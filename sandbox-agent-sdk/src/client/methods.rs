@@ -63,14 +63,15 @@ impl SandboxAgentClient {
             params["type"] = "boolean".into();
         }
         self.about(SET_OPTION, session_id.into(), params, Needs::Session, move |about, answer| {
-            let options = ConfigOption::read_all(&answer).unwrap_or_else(|| {
-                // An empty response means that the option was set as requested.
-                let mut options = about.hub.snapshot(about.id).config_options.clone();
-                if let Some(known) = options.iter_mut().find(|known| known.id == option) {
-                    known.current = value;
-                }
-                options
-            });
+            if let Some(options) = ConfigOption::read_all(&answer) {
+                about.hub.set_option(about.id, options.clone(), &option, about.began);
+                return Ok(options);
+            }
+            // An empty response means that the option was set as requested.
+            let mut options = about.hub.snapshot(about.id).config_options.clone();
+            if let Some(known) = options.iter_mut().find(|known| known.id == option) {
+                known.current = value;
+            }
             about.learn(Patch::of_options(options.clone()));
             Ok(options)
         })
@@ -167,6 +168,8 @@ impl SandboxAgentClient {
             let connection = client.inner().connection().await?;
             let about = About { hub: &client.inner().hub, id: &id, began: client.inner().hub.now() };
             let answer = connection.optional(method, params, Some(&id), needs).await?;
+            // Reports that arrived before the response are applied before it.
+            connection.barrier().await;
             then(&about, answer)
         })
     }

@@ -172,6 +172,30 @@ async fn a_response_does_not_undo_an_earlier_report() {
 }
 
 #[tokio::test]
+async fn an_option_that_was_set_is_not_undone_by_an_older_report_before_the_response() {
+    for kind in KINDS {
+        // Some agents report their options late: after the response to an earlier call, during this one.
+        let script = Script::default().session(rich()).on_request(|method, params| {
+            let late =
+                json!({"sessionUpdate": "config_option_update", "configOptions": rich()["configOptions"]});
+            let late = json!({"sessionId": params["sessionId"], "update": late});
+            let notify = Step::Notify { method: "session/update".into(), params: late };
+            let mut options = rich()["configOptions"].clone();
+            options[1]["currentValue"] = "high".into();
+            let answer = Step::Finish(json!({"configOptions": options}));
+            (method == "session/set_config_option").then(|| vec![notify, answer])
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        within(session.set_mode("plan")).await.unwrap();
+        within(session.set_thought_level("high")).await.unwrap();
+        let now = session.snapshot();
+        assert_eq!(now.option_for("thought_level").unwrap().current, "high");
+        assert_eq!(now.current_mode.as_deref(), Some("build"), "the report is newer than the mode");
+    }
+}
+
+#[tokio::test]
 async fn handles_of_one_session_share_its_snapshot() {
     let server = MockServer::builder().agent("mock", Script::default().session(rich())).start().await;
     let client = client(&server, ServerKind::Shared);

@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 #[tokio::main]
 async fn main() -> ExitCode {
     tokio::spawn(async {
-        if let Ok(mut wish) = signal(SignalKind::user_defined1()) {
-            wish.recv().await;
+        if let Ok(mut requests) = signal(SignalKind::user_defined1()) {
+            requests.recv().await;
             panic!("panic requested by SIGUSR1");
         }
     });

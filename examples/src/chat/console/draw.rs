@@ -6,7 +6,7 @@ use super::Console;
 use crate::chat::line::{Line, Style};
 use crate::chat::screen::Picture;
 
-/// After how many seconds the elapsed time is shown beside the spinner.
+/// After how many seconds without an update the time since the last one is shown beside the spinner.
 const LONG: u64 = 2;
 /// How many rows a request of the agent takes at most, without the user's line.
 const CARD_ROWS: usize = 20;
@@ -38,13 +38,13 @@ impl Console {
         if !self.asks.is_empty() && self.cancelling.is_none() {
             return None;
         }
-        let what = match (&self.errand, &self.turn, &self.cancelling) {
+        let what = match (&self.task, &self.turn, &self.cancelling) {
             (_, Some(_), Some(_)) => "cancelling",
             (_, Some(_), None) => "working",
-            (Some(errand), None, _) => &errand.what,
+            (Some(task), None, _) => &task.what,
             (None, None, _) => return None,
         };
-        let seconds = self.busy_since.elapsed().as_secs();
+        let seconds = self.last_update.elapsed().as_secs();
         let time = if seconds >= LONG { format!(" {seconds}s") } else { String::new() };
         let hint = if self.armed { "Ctrl-C again leaves" } else { "Ctrl-C cancels" };
         let line = Line::new(Style::Accent, spinner).with(Style::Normal, &format!(" {what}{time}"));

@@ -10,7 +10,7 @@ use crate::chat::command::{COMMANDS, Command};
 use crate::chat::editor::Edited;
 use crate::chat::exit::Exit;
 use crate::chat::line::{Line, Style};
-use crate::chat::talk::Errand;
+use crate::chat::talk::Task;
 
 /// How many lines may wait until the agent has finished its turn.
 const QUEUE: usize = 16;
@@ -54,11 +54,11 @@ impl Console {
             self.cancelling = self.talk.cancel();
             if !self.queue.is_empty() {
                 self.queue.clear();
-                self.view.put([Line::new(Style::Dim, "– what waited for the agent is dropped")]);
+                self.view.put([Line::new(Style::Dim, "– queued lines are dropped")]);
             }
-        } else if let Some(errand) = self.errand.take() {
+        } else if let Some(task) = self.task.take() {
             self.resend = None;
-            self.view.put([Line::new(Style::Dim, &format!("– gave up {}", errand.what))]);
+            self.view.put([Line::new(Style::Dim, &format!("– stopped {}", task.what))]);
             if self.talk.session_id().is_none() {
                 self.leave = Some(Exit::Interrupted);
             }
@@ -107,8 +107,8 @@ impl Console {
                 );
                 self.view.put([Line::new(Style::Warn, &note)]);
             }
-            command => match self.talk.errand(command) {
-                Ok(errand) => self.start(errand),
+            command => match self.talk.task(command) {
+                Ok(task) => self.start(task),
                 Err(lines) => self.view.put(lines),
             },
         }
@@ -120,12 +120,12 @@ impl Console {
             return self.perform(Command::Restart);
         }
         self.turn = self.talk.prompt(&text);
-        self.busy_since = Instant::now();
+        self.last_update = Instant::now();
     }
 
-    pub(super) fn start(&mut self, errand: Errand) {
-        self.errand = Some(errand);
-        self.busy_since = Instant::now();
+    pub(super) fn start(&mut self, task: Task) {
+        self.task = Some(task);
+        self.last_update = Instant::now();
     }
 
     fn help(&mut self) {

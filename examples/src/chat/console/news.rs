@@ -1,5 +1,7 @@
 //! Handles events of the agent and the server.
 
+use std::time::Instant;
+
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, StopReason, TurnOutcome};
 
@@ -24,6 +26,7 @@ impl Console {
     fn event(&mut self, event: Event) {
         let note = |text: String| [Line::new(Style::Warn, &format!("! {text}"))];
         let writing = !self.editor.is_empty();
+        self.last_update = Instant::now();
         match event {
             Event::Update(update) if update.origin() != Origin::History => {
                 self.view.take(&update, self.screen.width() - 2);
@@ -46,7 +49,7 @@ impl Console {
                 self.view.put([Line::new(Style::Dim, &format!("the agent printed: {}", unparsed.raw))]);
             }
             Event::Malformed { reason, .. } => {
-                self.view.put(note(format!("something unreadable came: {reason}")))
+                self.view.put(note(format!("the server sent an invalid message: {reason}")))
             }
             Event::ResponseLost { error, .. } => {
                 self.view.put(card::failure("your answer was not delivered", &error))
@@ -79,7 +82,7 @@ impl Console {
                 None => {
                     self.talk.dead = error.is_terminal();
                     self.queue.clear();
-                    self.view.put(card::failure("the turn failed", &error));
+                    self.view.put(self.talk.failure("the turn failed", &error));
                 }
             },
         }
@@ -93,8 +96,8 @@ impl Console {
         }
     }
 
-    pub(super) fn errand_over(&mut self, outcome: Result<Done, Error>) {
-        let what = self.errand.take().map(|errand| errand.what).unwrap_or_default();
+    pub(super) fn task_ended(&mut self, outcome: Result<Done, Error>) {
+        let what = self.task.take().map(|task| task.what).unwrap_or_default();
         match outcome {
             Ok(done) => {
                 let first = self.talk.session_id().is_none();
@@ -110,7 +113,7 @@ impl Console {
                 }
             }
             Err(error) => {
-                self.view.put(card::failure(&what, &error));
+                self.view.put(self.talk.failure(&what, &error));
                 self.queue.clear();
                 match (error.termination(), self.talk.session_id()) {
                     (Some(end), None) => self.view.put(card::crash(end)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Hub, OpenRequest, Opening, PendingCall, SessionHandle};
 use crate::OpenSession;
 use crate::client::snapshot::{Patch, SessionSnapshot};
-use crate::update::ToolCall;
+use crate::update::{ConfigOption, ToolCall};
 use crate::usage::UsageTable;
 
 impl Hub {
@@ -23,6 +23,12 @@ impl Hub {
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
         let now = self.tick();
         self.lock().session(id).snapshot.answer(patch, began, now);
+    }
+
+    /// Applies the options in the response to a call that set one of them and began at this time.
+    pub(crate) fn set_option(&self, id: &str, options: Vec<ConfigOption>, set: &str, began: u64) {
+        let now = self.tick();
+        self.lock().session(id).snapshot.set_option(options, set, began, now);
     }
 
     /// Applies the response that created the session.

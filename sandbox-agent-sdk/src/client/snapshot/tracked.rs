@@ -86,6 +86,23 @@ impl TrackedSnapshot {
         self.apply(patch, Worth::Since(began), now);
     }
 
+    /// Applies the options in the response to a call that set one of them and began at this time.
+    ///
+    /// A report since then may be older than the response: codex reports its options some time after its response to an
+    /// earlier call. The option that was set has the value of the response all the same.
+    pub(crate) fn set_option(&mut self, options: Vec<ConfigOption>, set: &str, began: u64, now: u64) {
+        let is_reported = self.reported[Part::Options as usize].is_after(began);
+        let options = match options.iter().find(|option| option.id == set) {
+            Some(changed) if is_reported => {
+                let known = self.snapshot.config_options.iter();
+                known.map(|option| if option.id == set { changed } else { option }).cloned().collect()
+            }
+            _ if is_reported => return,
+            _ => options,
+        };
+        self.apply(Patch::of_options(options), Worth::News, now);
+    }
+
     /// Applies the response that created the session. An earlier session with the same id is forgotten.
     pub(crate) fn begin(&mut self, patch: Patch, began: u64, now: u64) {
         self.forget(began);

@@ -21,7 +21,7 @@ pub(super) async fn two_thousand_chunks_come_in_order_before_the_outcome(cell: C
     let next = ask(&session, "and now").await;
     assert_eq!(next.ended().text(), "echo: and now");
     // Agents that read slowly join chunks.
-    assert!((2..=2000).contains(&chunks), "{chunks} chunks");
+    assert!(chunks > 1, "{chunks} chunks");
     Seen::Works
 }
 

@@ -93,8 +93,9 @@ fn call(title: &str) -> ToolCall {
     ToolCall::new("call", title)
 }
 
-/// An agent that is a process: a shell script that speaks the protocol. It answers prompts, dies of `die`, and asks for
-/// a permission after `gate` as soon as the gate is opened.
+/// An agent that is a process: a shell script that speaks the protocol. It answers prompts, exits on `die`, and asks for
+/// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. With the variable
+/// `WANTS_LOGIN` it requires a login, with `NO_LIST` it does not list its sessions.
 pub(super) struct Process {
     _directory: TempDir,
     pub(super) path: PathBuf,
@@ -103,17 +104,16 @@ pub(super) struct Process {
 const SCRIPT: &str = r#"
 answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
 say() { printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}}}\n' "$1"; }
+echo "$$" >> "$0.starts"
+[ -n "$NO_LIST" ] || list='"list":{}'
+refuse() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Authentication required"}}\n' "$id"; }
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9][0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"list":{}}},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"}]}' ;;
-    *'"method":"authenticate"'*gemini-api-key*) WANTS_LOGIN=; answer '{}' ;;
-    *'"method":"session/new"'*)
-      if [ -n "$WANTS_LOGIN" ]
-      then printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Authentication required"}}\n' "$id"
-      else answer '{"sessionId":"s1"}'
-      fi ;;
-    *'"method":"session/load"'*) answer '{}' ;;
+    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{'"$list"'}},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"},{"id":"openai-api-key","name":"Other key"}]}' ;;
+    *'"method":"authenticate"'*) echo "$line" >> "$0.logins"; WANTS_LOGIN=; answer '{}' ;;
+    *'"method":"session/new"'*|*'"method":"session/load"'*)
+      if [ -n "$WANTS_LOGIN" ]; then refuse; else answer '{"sessionId":"s1"}'; fi ;;
     *'"method":"session/list"'*) answer '{"sessions":[{"sessionId":"s1","cwd":"/","title":"This chat"},{"sessionId":"s0","cwd":"/","title":"Last week"}]}' ;;
     *'"method":"session/prompt"'*gate*)
       prompt=$id
@@ -137,6 +137,21 @@ impl Process {
         let path = directory.path().join("agent.sh");
         std::fs::write(&path, SCRIPT).unwrap();
         Self { _directory: directory, path }
+    }
+
+    /// How often the agent was started.
+    pub(super) fn starts(&self) -> usize {
+        self.lines("sh.starts")
+    }
+
+    /// How often the client logged in.
+    pub(super) fn logins(&self) -> usize {
+        self.lines("sh.logins")
+    }
+
+    fn lines(&self, extension: &str) -> usize {
+        let text = std::fs::read_to_string(self.path.with_extension(extension)).unwrap_or_default();
+        text.lines().count()
     }
 
     /// Lets the agent ask.

@@ -164,7 +164,7 @@ async fn a_line_that_is_written_during_a_turn_is_sent_after_it() {
     terminal.see("then: later").await;
     // A cancel drops it: a user who stops the agent does not want it to start something else.
     terminal.key("C-c").await;
-    terminal.see("what waited for the agent is dropped").await;
+    terminal.see("queued lines are dropped").await;
     terminal.line("now").await;
     terminal.see("you said now").await;
     assert!(!terminal.everything().await.contains("you said later"));

@@ -241,12 +241,81 @@ async fn a_key_in_its_variable_logs_in_to_an_agent_that_wants_it() {
     let command = format!("sh {}", agent.path.display());
     let arguments = ["--agent-command", &command];
     let with_key = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "k")];
-    let ended = feed(chat_in(None, &arguments, &with_key), "hello\n").await;
-    assert_eq!(ended.code, 0, "{}", ended.notes);
+    for arguments in [&arguments[..], &[arguments[0], arguments[1], "--resume", "s1"]] {
+        let ended = feed(chat_in(None, arguments, &with_key), "hello\n").await;
+        assert_eq!(ended.code, 0, "{}", ended.notes);
+    }
+    assert_eq!(agent.logins(), 2);
     let without = [("WANTS_LOGIN", "1"), ("GEMINI_API_KEY", "")];
     let ended = feed(chat_in(None, &arguments, &without), "hello\n").await;
     assert_eq!(ended.code, 3);
-    assert!(ended.notes.contains("wants you to log in first"), "{}", ended.notes);
+    for hint in ["Browser: by the agent's own program, `sh`", "Key: set GEMINI_API_KEY", "OPENAI_API_KEY"] {
+        assert!(ended.notes.contains(hint), "{}", ended.notes);
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_the_agent_does_not_require_is_left_alone() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let key = [("OPENAI_API_KEY", "k")];
+    let ended = feed(chat_in(None, &["--agent-command", &command], &key), "hello\n/resume\n").await;
+    assert_eq!(ended.code, 0, "{}", ended.notes);
+    assert_eq!(agent.logins(), 0, "a key replaces the user's stored login");
+}
+
+#[tokio::test]
+async fn an_agent_that_lists_no_sessions_is_not_started_again_for_the_list() {
+    let agent = Process::new();
+    let command = format!("sh {}", agent.path.display());
+    let chat = chat_in(None, &["--agent-command", &command], &[("NO_LIST", "1")]);
+    let ended = feed(chat, "hello\n/resume\n").await;
+    assert!(ended.notes.contains("this one"), "{}", ended.notes);
+    assert_eq!(agent.starts(), 1);
+}
+
+#[tokio::test]
+async fn opencode_is_configured_to_ask_unless_the_user_has_configured_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // It prints the variable instead of speaking the protocol, and exits.
+    let program = folder.path().join("opencode");
+    std::fs::write(&program, "#!/bin/sh\necho \"permissions: $OPENCODE_PERMISSION\" >&2\nexit 1\n").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    for (own, expected) in [
+        ("", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#),
+        (r#"{"edit":"deny"}"#, r#"{"edit":"deny"}"#),
+    ] {
+        let environment = [("PATH", path.as_str()), ("OPENCODE_PERMISSION", own)];
+        let ended = feed(chat_in(None, &["--agent", "opencode"], &environment), "").await;
+        // The chat shows the agent's standard error as JSON.
+        let notes = ended.notes.replace('\\', "");
+        assert!(notes.contains(&format!("permissions: {expected}")), "{notes}");
+    }
+}
+
+#[tokio::test]
+async fn agents_on_the_path_are_listed_with_what_they_can_do() {
+    let agent = Process::new();
+    let folder = tempfile::tempdir().unwrap();
+    let install = |name: &str, text: String| {
+        let program = folder.path().join(name);
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    install("codex-acp", format!("#!/bin/sh\nexec sh {}\n", agent.path.display()));
+    install("qwen", "#!/bin/sh\necho 'no node here' >&2\nexit 1\n".to_owned());
+    let home = folder.path().display().to_string();
+    let path = format!("{home}:/usr/bin:/bin");
+    let list = Command::new(env!("CARGO_BIN_EXE_list-agents")).env("PATH", path).env("HOME", &home).output();
+    let list = tokio::time::timeout(PATIENCE, list).await.expect("the list ends").unwrap();
+    let text = String::from_utf8(list.stdout).unwrap();
+    let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    let codex: Vec<String> = row("codex").split_whitespace().map(str::to_owned).collect();
+    assert_eq!(codex[..8], ["codex", "1", "yes", "no", "no", "yes", "no", "no"], "{text}");
+    assert!(row("codex").ends_with("oauth, gemini-api-key, openai-api-key"), "{text}");
+    assert!(row("qwen").contains("failed to start") && row("qwen").contains("no node here"), "{text}");
+    assert!(row("gemini").contains("not installed: npm install -g @google/gemini-cli"), "{text}");
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ async fn another_session_is_listed_and_resumed_with_its_history() {
     terminal.line("/new").await;
     terminal.until("second session", |screen| screen.matches("A new session").count() == 2).await;
     terminal.line("/resume").await;
-    let screen = terminal.see("/resume with a number").await;
+    let screen = terminal.see("/resume NUMBER resumes").await;
     let present = screen.lines().find(|line| line.contains("this one")).unwrap();
     let other = screen.lines().find(|line| line.contains("mock-session-1")).unwrap();
     assert!(present.contains("mock-session-2"), "{screen}");

@@ -1,0 +1,6 @@
+//! The example `agents` as a binary of this package, so that tests can run it.
+
+#[tokio::main]
+async fn main() {
+    print!("{}", sdk_examples::agents::table().await);
+}
