@@ -37,7 +37,7 @@ async fn person(mut events: Events) {
         match event {
             Event::Permission(request) => {
                 let title = request.tool_call().and_then(|call| call.title.as_deref()).unwrap_or("something");
-                println!("  asked: may I {}?", printable(&title));
+                println!("  asked: may I {}?", printable(title));
                 if let Err(late) = request.allow_once() {
                     println!("  {late}");
                 }
