@@ -28,7 +28,11 @@ pub(in crate::client) fn request_record(
 }
 
 /// The record of a response to a request of another client. One that cannot be decoded is an error: the request has ended.
-pub(in crate::client) fn response_record(limits: &Limits, id: &wire::MessageId, raw: &wire::Json) -> LogRecord {
+pub(in crate::client) fn response_record(
+    limits: &Limits,
+    id: &wire::MessageId,
+    raw: &wire::Json,
+) -> LogRecord {
     let undecoded = |reason: String| {
         RpcError::new(RpcError::INTERNAL_ERROR, format!("the response cannot be decoded: {reason}"))
     };

@@ -193,8 +193,7 @@ async fn a_hostile_agent_and_server_write_no_escapes_and_no_lines_of_their_own()
     // An id that consists of several lines, more often than requests are open.
     for _ in 0..4 {
         server.send(
-            "data: {\"jsonrpc\":\"2.0\",\"id\":[1,\ndata: 2,\ndata: \"ERROR forged\"],\"method\":\"x\"}\n\n"
-                .to_owned(),
+            "data: {\"jsonrpc\":\"2.0\",\"id\":[1,\ndata: 2,\ndata: \"ERROR forged\"],\"method\":\"x\"}\n\n",
         );
     }
     let mut lost = 0;
