@@ -303,11 +303,11 @@ impl Tracker {
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
         // Open agent requests are received again from the beginning of their turn.
-        let begun = open.turns.iter().filter_map(|turn| {
-            serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok()
-        });
-        let begun = begun.min_by_key(|begun| begun.offset).unwrap_or_else(Position::beginning);
-        let from = if !open.requests.is_empty() && begun.offset < behind.offset { begun } else { behind };
+        let begun = open
+            .turns
+            .iter()
+            .map(|turn| serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok());
+        let from = if open.requests.is_empty() { behind } else { beginning_of(begun, position) };
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let agent_session = agent_session.to_owned();
@@ -407,5 +407,35 @@ impl Tracker {
         self.unstored_ends.clear();
         self.shared.feed.settle(self.lost_at.take());
         Ok(())
+    }
+}
+
+/// The position from which the stream has all of these turns, which began at these positions. A turn that was sent again
+/// after a restart began on another incarnation.
+fn beginning_of(begun: impl Iterator<Item = Option<Position>>, stored: StreamPosition) -> Position {
+    let is_before =
+        |begun: &Position| begun.incarnation == stored.incarnation && begun.offset <= stored.offset;
+    let begun: Option<Vec<_>> = begun.map(|begun| begun.filter(is_before)).collect();
+    let first = begun.into_iter().flatten().min_by_key(|begun| begun.offset);
+    first.map_or_else(Position::beginning, |first| Position::new(0, first.offset, first.fingerprint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Position, StreamPosition, beginning_of};
+    use crate::sessions::store::Fingerprint;
+
+    #[test]
+    fn turns_are_read_from_their_beginning_or_from_that_of_the_stream() {
+        let stored = StreamPosition { incarnation: 5, offset: 113, fingerprint: Fingerprint(0) };
+        let at = |incarnation, offset| Some(Position::new(incarnation, offset, 7));
+        let from = |begun: &[Option<Position>]| beginning_of(begun.iter().copied(), stored).offset;
+        assert_eq!(from(&[at(5, 90), at(5, 100)]), 90);
+        assert_eq!(from(&[at(5, 113)]), 113);
+        assert_eq!(from(&[at(4, 50)]), 0, "the prompt was sent again after a restart");
+        assert_eq!(from(&[at(5, 90), at(4, 100)]), 0);
+        assert_eq!(from(&[at(5, 114)]), 0);
+        assert_eq!(from(&[None]), 0);
+        assert_eq!(from(&[]), 0);
     }
 }

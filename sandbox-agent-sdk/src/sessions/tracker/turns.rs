@@ -19,7 +19,7 @@ use crate::sessions::options::Durability;
 use crate::sessions::scan::Response;
 use crate::sessions::shared::Shared;
 use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
-use crate::stream::{PromptLayer, Resend};
+use crate::stream::{PromptLayer, Resend, StreamPosition as Position};
 use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
 impl Tracker {
@@ -55,9 +55,11 @@ impl Tracker {
         let in_progress = || Error::TurnInProgress { session_id: session_id.clone() };
         let agent_session = owned.agent_session.clone().filter(|_| owned.turn.is_none());
         let agent_session = agent_session.ok_or_else(in_progress)?;
-        let fence = Arc::new(Mutex::new(owned.fence));
+        let (fence, incarnation) = (Arc::new(Mutex::new(owned.fence)), owned.incarnation);
         let sent = self.with_history(prompt, None).await?;
-        let (turn_id, at) = (random_id(), self.shared.feed.position());
+        // Counted as in the store: the next owner reads the turn from here if the server is the same one.
+        let at = self.shared.feed.position().map(|at| Position { incarnation, ..at });
+        let turn_id = random_id();
         let payload = json!({"prompt": prompt.to_value(), "at": at});
         let unconfirmed = prompt_event(&turn_id, payload.clone());
         let (stored, written) = oneshot::channel();
