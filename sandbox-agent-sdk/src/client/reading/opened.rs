@@ -6,9 +6,11 @@ use std::time::Duration;
 use acp_http_client as wire;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::records::{id_text, request_record, response_record};
 use crate::client::connection::Connection;
+use crate::client::deadline::deadline_after;
 use crate::client::event_loop::malformed_event;
 use crate::client::hub::ended_event;
 use crate::client::limits::{BodyKind, Limits};
@@ -26,6 +28,8 @@ pub(super) struct Opened {
     requests: wire::AgentRequests,
     /// Resolves when everything was read that the server had when the stream was opened; `None` afterwards.
     probe: Option<Probe>,
+    /// When the probe is no longer repeated.
+    until: Instant,
     /// Whether the one agent of the endpoint has ended, so that nothing responds to the probe.
     has_ended: bool,
     limits: Limits,
@@ -55,6 +59,7 @@ impl Opened {
         let events = wire.events().untyped();
         Ok(Self {
             probe: Some(probe(&wire)),
+            until: deadline_after(wire::Timeouts::default().order_limit),
             wire,
             events,
             requests,
@@ -146,11 +151,16 @@ impl Opened {
         Ok(())
     }
 
-    /// A response whose order is not verified ends the reading only if the stream is open, as on a server that does
-    /// not echo responses. Otherwise events before it may be missing.
-    fn check_order(&self, order: wire::Order) -> Result<(), Error> {
+    /// A response whose order is not verified ends the reading only if the stream is open and the server does not echo
+    /// responses. Otherwise events before it may be missing: where the server echoes responses, the probe is repeated.
+    fn check_order(&mut self, order: wire::Order) -> Result<(), Error> {
         let is_open = matches!(self.wire.state(), wire::ConnectionState::Live);
-        if order == wire::Order::Verified || is_open {
+        let is_echoing = self.connection.kind() == ServerKind::Shared;
+        if order == wire::Order::Verified || (is_open && !is_echoing) {
+            return Ok(());
+        }
+        if is_open && Instant::now() < self.until {
+            self.probe = Some(probe(&self.wire));
             return Ok(());
         }
         let source = Arc::new(std::io::Error::other("the stream was interrupted while it was read"));
