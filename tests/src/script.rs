@@ -16,7 +16,8 @@ pub fn acp_server(steps: impl Fn(&mock_server::Turn) -> Vec<Step> + Send + Sync 
 
 /// Returns a client with the dialect of the server.
 pub fn client(server: &MockServer) -> AcpHttpClientBuilder {
-    AcpHttpClient::builder(server.url()).dialect(Dialect::RPC)
+    // Requests of scripts may name no session.
+    AcpHttpClient::builder(server.url()).dialect(Dialect::RPC).all_agent_requests(true)
 }
 
 /// Initializes the connection and creates a session.

@@ -45,6 +45,7 @@ pub struct AcpHttpClientBuilder {
     tap: Option<Tap>,
     hook: Option<Hook>,
     refusals: Refusals,
+    all_agent_requests: bool,
 }
 
 impl AcpHttpClientBuilder {
@@ -70,6 +71,7 @@ impl AcpHttpClientBuilder {
             tap: None,
             hook: None,
             refusals: Refusals::default(),
+            all_agent_requests: false,
         }
     }
 
@@ -202,7 +204,8 @@ impl AcpHttpClientBuilder {
     }
 
     /// Sets the handler of agent requests. Without a handler, permissions are rejected and other requests get the
-    /// error "method not found".
+    /// error "method not found". On a shared endpoint the handler receives only the requests that are addressed to this
+    /// client; see [`all_agent_requests`](Self::all_agent_requests).
     pub fn handler(mut self, handler: impl AgentHandler) -> Self {
         self.handler = Arc::new(handler);
         self
@@ -228,6 +231,21 @@ impl AcpHttpClientBuilder {
     /// requests. Use it in layers above this crate that know when an agent has exited.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
         self.hook = Some(Hook::new(hook));
+        self
+    }
+
+    /// Sets whether the handler also receives agent requests that are not addressed to this client. Default false.
+    ///
+    /// On a shared endpoint each client receives the agent requests of all clients, and the first response counts. A
+    /// request is addressed to this client only while a request of this client about the same session is pending.
+    /// Every other request, and a request that names no session, is only published as
+    /// [`Event::AgentRequest`](crate::Event::AgentRequest) and gets no response. If this is set, the handler must
+    /// decide which requests to leave to other clients; see [`Responder::ignore`](crate::Responder::ignore).
+    ///
+    /// It has no effect if the endpoint is not [shared](Dialect#structfield.shared): all requests are addressed to
+    /// this client.
+    pub fn all_agent_requests(mut self, all: bool) -> Self {
+        self.all_agent_requests = all;
         self
     }
 
@@ -282,6 +300,7 @@ impl AcpHttpClientBuilder {
             tap: self.tap,
             hook: self.hook,
             refusals: self.refusals,
+            all_agent_requests: self.all_agent_requests,
         };
         Ok(AcpHttpClient::from_core(Arc::new(Core::new(options, transport, ids, bootstrap))))
     }

@@ -40,6 +40,8 @@ pub(crate) struct Options {
     pub(crate) tap: Option<Tap>,
     pub(crate) hook: Option<Hook>,
     pub(crate) refusals: Refusals,
+    /// Whether agent requests of other clients' calls are dispatched too.
+    pub(crate) all_agent_requests: bool,
 }
 
 /// Counters for `diagnostics()`.
@@ -227,6 +229,19 @@ impl Core {
 
     pub(crate) fn interrupt(&self, session: Option<&str>, reason: Cause) -> usize {
         self.fail_calls(session, &Error::Interrupted(reason))
+    }
+
+    /// Whether an agent request about this session is addressed to this client. On a shared endpoint every client
+    /// receives it, and the first response counts.
+    pub(crate) fn is_addressed(&self, session: Option<&str>) -> bool {
+        let is_shared = self.options.dialect.shared && self.transport.connection_id().is_none();
+        if !is_shared || self.options.all_agent_requests {
+            return true;
+        }
+        let is_about = |waiter: &Waiter| waiter.session.as_deref() == session;
+        session.is_some_and(|session| {
+            self.pending().iter().any(|(_, waiter)| is_about(waiter)) || self.outbox.has_turn(session)
+        })
     }
 
     /// The server has accepted a message.

@@ -16,7 +16,8 @@ pub enum Event {
     /// Any other notification.
     Notification(Notification),
     /// An agent request. This event only reports it; the handler responds. A request from the backlog
-    /// ([`Origin::Replayed`]) gets no response.
+    /// ([`Origin::Replayed`]), and one that is not addressed to this client
+    /// ([`all_agent_requests`](crate::AcpHttpClientBuilder::all_agent_requests)), gets no response.
     AgentRequest {
         /// The id of the request.
         id: MessageId,

@@ -82,15 +82,17 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
             notify(core, method, params, Meta { event_id, origin, stream: link.source().clone() });
         }
         Body::Request { id, method, params } => {
-            let session = peek_session(&params).map_or(0, |session| session.len());
-            if let Err(error) = MessageError::check_length("the session id", session, &core.options.limits) {
+            let session = peek_session(&params);
+            let length = session.as_ref().map_or(0, |session| session.len());
+            if let Err(error) = MessageError::check_length("the session id", length, &core.options.limits) {
                 return report(core, event_id, &message.raw, &error, false);
             }
+            let is_served = origin == Origin::Live && core.is_addressed(session.as_deref());
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
             let request =
                 Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
             // A reader of the events finds the request in its queue.
-            if origin == Origin::Live {
+            if is_served {
                 agent_requests::dispatch(core, event_id, id.clone(), &method, params);
             }
             core.publish(Event::AgentRequest { id, request });

@@ -118,6 +118,11 @@ impl Outbox {
         }
     }
 
+    /// Whether a turn of the session was sent and has not ended, even if its future was dropped.
+    pub(crate) fn has_turn(&self, session: &str) -> bool {
+        self.lock().get(session).is_some_and(|lane| lane.turns.iter().any(|turn| turn.started))
+    }
+
     /// The cancelled turns of one session, or all of them.
     pub(crate) fn cancelled_turns(&self, session: Option<&str>) -> Vec<u64> {
         let lanes = self.lock();

@@ -266,7 +266,9 @@ impl Session {
 
     /// Loads the session again to recover lost updates.
     ///
-    /// [`history`](Self::history) of the returned session is the agent's own history.
+    /// [`history`](Self::history) of the returned session is the agent's own history. Success does not mean that the
+    /// missing updates are in it: agents may replay less than they reported. Compare the history with what you
+    /// received.
     ///
     /// # Errors
     /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent

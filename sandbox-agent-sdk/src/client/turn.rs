@@ -28,7 +28,7 @@ pub use collected::{CollectedTurn, FileChange, IncompleteTurn};
 use driver::Driver;
 pub use item::TurnEvent;
 pub(crate) use item::TurnItem;
-use limits::{TurnLimits, is_limit};
+use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
 use reload::Received;
@@ -144,6 +144,9 @@ impl Turn {
 
     /// Cancels the turn if it does not end within this duration.
     ///
+    /// An agent that does not respond to the cancel delays the outcome by at most
+    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel), 10 seconds by default.
+    ///
     /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and
     /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_deadline(self, within: Duration) -> Self {
@@ -222,40 +225,47 @@ impl Turn {
 
     /// Waits for the end of the turn and returns all its contents: text, thoughts, tool calls and file changes.
     ///
+    /// Use [`collect_partial`](Self::collect_partial) to get what was received before the agent crashed or failed.
+    ///
     /// # Errors
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
     /// received. Otherwise the errors of [`outcome`](Self::outcome).
-    pub async fn collect(mut self) -> Result<CollectedTurn, Error> {
+    pub async fn collect(self) -> Result<CollectedTurn, Error> {
+        Ok(self.collect_partial().await?)
+    }
+
+    /// Waits for the end of the turn and returns all its contents, like [`collect`](Self::collect).
+    ///
+    /// # Errors
+    /// Every error contains what was received, for example the files that the agent changed before it crashed. The
+    /// operator `?` converts it to the error of [`collect`](Self::collect).
+    pub async fn collect_partial(mut self) -> Result<CollectedTurn, Box<IncompleteTurn>> {
         let limit = self.session.client().inner().options.limits.turn;
         let mut received = Received::new(limit);
         while let Some(update) = self.next().await {
             received.add(&update);
         }
         let (mut received, excess) = received.finish();
-        match self.ended().await {
+        let (mut missing, source) = match self.ended().await {
             Ok(outcome) => {
-                let mut missing = outcome.missing.clone();
-                missing.extend(excess);
+                let missing = outcome.missing.clone();
                 received.collected.end(outcome);
-                if missing.is_empty() {
-                    return Ok(received.collected);
-                }
-                if excess.is_none()
-                    && let Some(whole) = self.reloaded(&received).await
-                {
-                    return Ok(whole);
-                }
-                let incomplete = IncompleteTurn { collected: received.collected, missing, source: None };
-                Err(Error::IncompleteTurn(Box::new(incomplete)))
+                (missing, None)
             }
-            Err(error) if is_limit(&error) => {
-                let source = Some(Arc::new(error));
-                let incomplete =
-                    IncompleteTurn { collected: received.collected, missing: Vec::new(), source };
-                Err(Error::IncompleteTurn(Box::new(incomplete)))
+            Err(error) => (received.missing(), Some(Arc::new(error))),
+        };
+        missing.extend(excess);
+        if source.is_none() {
+            if missing.is_empty() {
+                return Ok(received.collected);
             }
-            Err(error) => Err(error),
+            if excess.is_none()
+                && let Some(whole) = self.reloaded(&received).await
+            {
+                return Ok(whole);
+            }
         }
+        Err(Box::new(IncompleteTurn { collected: received.collected, missing, source }))
     }
 
     /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].

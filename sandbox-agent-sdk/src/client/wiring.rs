@@ -111,6 +111,8 @@ impl Wiring {
             .limits(self.limits())
             .timeouts(timeouts)
             .reconnect(options.reconnect.clone())
+            // The request router decides which ones are addressed to this client.
+            .all_agent_requests(true)
             .path(&self.path)
             .dialect(match self.kind {
                 ServerKind::PerAgent => wire::Dialect::RELEASED,

@@ -124,6 +124,11 @@ impl TerminationInfo {
         self.stderr.as_ref().map(|stderr| stderr.last_lines(count)).unwrap_or_default()
     }
 
+    /// The first line of `Display`, without stderr.
+    pub(crate) fn headline(&self) -> impl fmt::Display {
+        Headline(self)
+    }
+
     fn fmt_headline(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&plain_line(self.reason.as_str()))?;
         if self.requested {
@@ -142,6 +147,14 @@ impl TerminationInfo {
             Some(message) => write!(f, ": {}", plain_line(message)),
             None => Ok(()),
         }
+    }
+}
+
+struct Headline<'a>(&'a TerminationInfo);
+
+impl fmt::Display for Headline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt_headline(f)
     }
 }
 

@@ -87,7 +87,7 @@ pub enum Error {
         method: String,
     },
     /// The agent or the session has ended.
-    #[error("{}", if .0.session_id.is_some() { "the session has ended" } else { "the agent has ended" })]
+    #[error("{} has ended: {}", if .0.session_id.is_some() { "the session" } else { "the agent" }, .0.info.headline())]
     AgentEnded(#[source] Box<AgentEnded>),
     /// The server does not know the agent.
     #[error("the server does not know the agent")]
@@ -264,8 +264,8 @@ pub enum Error {
         bytes: usize,
     },
     /// Parts of a turn are missing, or the turn was cancelled by a time limit. The error contains what was received.
-    #[error("{0}")]
-    IncompleteTurn(#[source] Box<IncompleteTurn>),
+    #[error(transparent)]
+    IncompleteTurn(Box<IncompleteTurn>),
     /// A timeout expired.
     #[error("{0}")]
     Timeout(Box<Timeout>),

@@ -131,7 +131,7 @@ fn causes_are_shown_once_and_preserved() {
     let mut info = TerminationInfo::new(EndReason::Error, TerminatedBy::Agent);
     info.exit_code = Some(3);
     let error = Error::ended(None, info, true);
-    assert_eq!(error.to_string(), "the agent has ended");
+    assert_eq!(error.to_string(), "the agent has ended: error, exit code 3");
     assert_eq!(error.source().unwrap().to_string(), "error, exit code 3");
     let ended = Error::ConnectionEnded {
         reason: LostReason::Unauthorized,

@@ -92,6 +92,9 @@ impl StoredSession {
     }
 
     /// Subscribes to all later events of the session, even if the agent's session changes.
+    ///
+    /// Subscribe before [`resume`](Self::resume) and use [`deciding`](Events::deciding) to decide the permission requests
+    /// of a turn that another process started.
     pub fn events(&self) -> Events {
         self.client.shared.follow(&self.id)
     }

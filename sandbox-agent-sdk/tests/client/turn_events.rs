@@ -247,6 +247,57 @@ async fn the_outcome_reports_what_is_missing_and_text_is_an_error_with_the_recei
 }
 
 #[tokio::test]
+async fn a_turn_that_reached_a_limit_reports_what_is_missing_before() {
+    let mut steps = ["a", "b", "c", "d"].map(|text| Step::Say(text.into())).to_vec();
+    steps.push(Step::WaitForCancel);
+    let server = MockServer::builder().agent("mock", Script::steps(steps)).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = client.events();
+    server.inject(Fault::Hole { id: server.last_event_id() + 2 });
+    let turn = session.prompt("go");
+    event(&mut events, |event| matches!(event, Event::Gap(_)).then_some(())).await;
+    let error = within(turn.with_deadline(Duration::ZERO).collect()).await.unwrap_err();
+    let Error::IncompleteTurn(turn) = &error else { panic!("{error:?}") };
+    assert!(matches!(turn.missing[..], [Missed::Gap(_)]), "{:?}", turn.missing);
+    assert_eq!(turn.collected.text, "acd");
+    assert!(error.is_timeout());
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_ne!(cause, error.to_string(), "each cause is shown once");
+}
+
+#[tokio::test]
+async fn what_a_failed_turn_received_is_collected() {
+    let change = |path: &str| {
+        let diff = json!({"type": "diff", "path": path, "newText": "x"});
+        Step::Update(
+            json!({"sessionUpdate": "tool_call", "toolCallId": path, "title": "Edit", "content": [diff]}),
+        )
+    };
+    for kind in KINDS {
+        let script = Script::new(move |turn| match turn.text.as_str() {
+            "fail" => vec![change("/a"), Step::Fail { code: -32603, message: "no model".into(), data: None }],
+            _ => vec![Step::Say("begun".into()), change("/a"), Step::crash(7, ["boom"])],
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, kind)).await;
+        let failed = within(session.prompt("fail").collect_partial()).await.unwrap_err();
+        assert_eq!(failed.collected.changes[0].path, "/a", "{kind}");
+        let error = Error::from(failed);
+        assert!(matches!(error, Error::Rpc { .. }) && error.maybe_executed(), "{kind}: {error:?}");
+
+        let failed = within(session.prompt("crash").collect_partial()).await.unwrap_err();
+        assert_eq!((failed.collected.text.as_str(), failed.collected.changes.len()), ("begun", 1), "{kind}");
+        assert!(failed.collected.outcome.is_none() && failed.missing.is_empty(), "{kind}: {failed:?}");
+        let error = Error::from(failed);
+        assert_eq!(error.termination().unwrap().exit_code, Some(7), "{kind}");
+        assert!(matches!(error, Error::AgentEnded(_)), "{kind}: {error:?}");
+        let shown = error.to_string();
+        assert!(shown.contains("exit code 7") && !shown.contains("boom"), "{kind}: {shown}");
+    }
+}
+
+#[tokio::test]
 async fn a_response_without_proof_of_its_order_makes_the_turn_incomplete() {
     for kind in KINDS {
         let script = || Script::steps(vec![Step::Say("all".into())]);

@@ -1,11 +1,13 @@
 //! Endpoints of a released server: each has the agent process and the stream of one program.
 
-use mock_server::{Permission, Script, Step, ToolCall};
+use std::time::Duration;
+
+use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 
 use crate::killed::{has_stored, kill_a_program};
-use crate::support::{event, within};
+use crate::support::{LIMIT, event, within};
 use crate::world::{Ability, World, counting, said, stored};
 
 const COUNT: usize = 300;
@@ -175,6 +177,62 @@ async fn a_process_that_disconnects_leaves_an_endpoint_on_which_another_one_work
     assert_eq!(said(&kept).len(), COUNT);
     let end = kept.iter().find_map(|event| event.turn_end()).unwrap();
     assert_eq!(end.stop_reason.map(|reason| reason.as_str().to_owned()).as_deref(), Some("end_turn"));
+}
+
+#[tokio::test]
+async fn an_open_permission_of_a_killed_program_is_offered_to_those_who_follow_its_session() {
+    let world = World::new(ServerKind::PerAgent, asking()).await;
+    kill_a_program(&world, StoredEventKind::Permission).await;
+    let (_client, sessions) = world.program().await;
+    let session = sessions.session("mine");
+    let mut events = session.events().deciding();
+    within(session.resume()).await.unwrap();
+    let request = event(&mut events, |event| match event {
+        Event::Permission(request) => Some(request),
+        _ => None,
+    })
+    .await;
+    request.allow_once().unwrap();
+    within(session.open_turn_ended()).await;
+    has_stored(&sessions, "mine", StoredEventKind::TurnEnded).await;
+    let kept = stored(&**sessions.store(), "mine").await;
+    assert_eq!(said(&kept), ["permission: allow_once", "done"]);
+    let mut done = 0;
+    while let Some(event) = events.try_next() {
+        done += usize::from(matches!(event, Event::Update(update) if update.message_text() == Some("done")));
+    }
+    assert_eq!(done, 1, "each event is delivered once");
+}
+
+#[tokio::test]
+async fn a_session_that_has_just_moved_to_an_endpoint_is_read_from_there() {
+    let script = Script::new(|turn| {
+        let text = turn.params["prompt"].as_array().unwrap().last().unwrap()["text"].as_str();
+        let wait = if text == Some("go") { Duration::ZERO } else { Duration::from_millis(500) };
+        let count = |n| [Step::Say(format!("{n} ")), Step::Wait(Duration::from_millis(3))];
+        [Step::Wait(wait)].into_iter().chain((1..=COUNT).flat_map(count)).collect()
+    });
+    let script = script.initialize(Ability::Resume.initialize());
+    let world = World::new(ServerKind::PerAgent, script).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    // The client reads nothing on its stream but its own responses, in their order.
+    world.server.inject(Fault::ResponseOnStreamOnly.on_method("initialize").times(1));
+    let second = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let other = second.session("other");
+    within(other.resume()).await.unwrap();
+    let turn = within(other.prompt("count")).await.unwrap();
+    assert!(world.server.wait_for(|_| world.server.messages("session/prompt").len() == 2, LIMIT).await);
+    // It ends without releasing anything, and before it has stored anything of the turn.
+    drop((turn, other, second));
+    let (_client, third) = world.program().await;
+    let other = third.session("other");
+    within(other.resume()).await.unwrap();
+    within(other.open_turn_ended()).await;
+    has_stored(&third, "other", StoredEventKind::TurnEnded).await;
+    let kept = stored(&**third.store(), "other").await;
+    assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{kept:?}");
+    let numbers: Vec<usize> = said(&kept).iter().map(|text| text.trim().parse().unwrap()).collect();
+    assert_eq!(numbers, (1..=COUNT).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -96,6 +96,7 @@ fn connect(world: &Arc<World>, server: &Arc<Server>, tasks: &mut JoinSet<()>) ->
         .reconnect(reconnect)
         .limits(limits)
         .timeouts(timeouts)
+        .all_agent_requests(true)
         .probe("_ping", serde_json::json!({}));
     if world.plan.model == Model::Released {
         builder = builder.bootstrap_query("agent", "model");

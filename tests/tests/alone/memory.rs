@@ -120,7 +120,8 @@ async fn cost_of_others(dialect: &Dialect, clients: usize, events: usize) -> isi
     for _ in 0..clients {
         let builder = AcpHttpClient::builder("http://endpoint").dialect(dialect.clone());
         // As clients of a shared endpoint do: the requests of others are left to them.
-        let (builder, mut requests) = builder.http_sender(endpoint.clone()).agent_requests();
+        let builder = builder.http_sender(endpoint.clone()).all_agent_requests(true);
+        let (builder, mut requests) = builder.agent_requests();
         let client = builder.build().unwrap();
         let ignoring = tokio::spawn(async move {
             while let Some((_, responder)) = requests.next().await {

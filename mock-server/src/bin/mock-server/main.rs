@@ -59,6 +59,11 @@ async fn serve(options: &Options) -> ExitCode {
 
 fn builder(options: &Options) -> Builder {
     let mut builder = options.scenario.builder().bind(options.address);
+    // Clients of the plain protocol name no agent.
+    builder = builder.default_agent(match options.agent_command {
+        Some(_) => options.agent_name.as_str(),
+        None => "mock",
+    });
     builder = builder.processes(options.processes).local_hosts_only(options.address.ip().is_loopback());
     if let Some(token) = &options.token {
         builder = builder.token(token);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::TurnOutcome;
+use super::limits::is_limit;
 use crate::update::{Missed, ToolCall};
 use crate::{Content, Error, Update, UpdateKind};
 
@@ -43,16 +44,19 @@ pub struct FileChange {
     pub tool_call_id: String,
 }
 
-/// The error of a turn with missing parts, with everything that was received.
+/// A turn that failed or has missing parts, with everything that was received.
+///
+/// [`Turn::collect_partial`](crate::Turn::collect_partial) returns it. As an [`Error`] it is the `source` if the turn
+/// failed, and otherwise, or if the turn reached a time limit, [`Error::IncompleteTurn`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IncompleteTurn {
     /// What was received.
     pub collected: CollectedTurn,
-    /// The missing parts; empty if the turn reached a time limit. Updates that exceed
+    /// The parts that are known to be missing. Updates that exceed
     /// [`Limits::turn`](crate::limits::Limits#structfield.turn) are [`Missed::Lagged`].
     pub missing: Vec<Missed>,
-    /// The time limit that the turn reached, if it did.
+    /// Why the turn failed, for example the time limit that it reached; `None` if the turn ended.
     pub source: Option<Arc<Error>>,
 }
 
@@ -171,9 +175,13 @@ impl CollectedTurn {
 
 impl fmt::Display for IncompleteTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Some(_) => f.write_str("the turn reached its deadline or idle timeout before it ended"),
-            None => write!(f, "updates of the turn are missing in {} places", self.missing.len()),
+        match (&self.source, self.missing.len()) {
+            (Some(error), _) if is_limit(error) => {
+                f.write_str("the turn reached its deadline or idle timeout before it ended")
+            }
+            (Some(_), _) => f.write_str("the turn failed"),
+            (None, 1) => f.write_str("updates of the turn are missing in 1 place"),
+            (None, count) => write!(f, "updates of the turn are missing in {count} places"),
         }
     }
 }
@@ -181,5 +189,14 @@ impl fmt::Display for IncompleteTurn {
 impl std::error::Error for IncompleteTurn {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<Box<IncompleteTurn>> for Error {
+    fn from(turn: Box<IncompleteTurn>) -> Self {
+        match turn.source {
+            Some(error) if !is_limit(&error) => Arc::unwrap_or_clone(error),
+            source => Self::IncompleteTurn(Box::new(IncompleteTurn { source, ..*turn })),
+        }
     }
 }

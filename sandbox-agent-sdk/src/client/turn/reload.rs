@@ -9,7 +9,7 @@ use crate::{Update, UpdateKind};
 #[derive(Debug)]
 pub(super) struct Received {
     collector: Collector,
-    holes: Vec<usize>,
+    holes: Vec<(usize, Missed)>,
 }
 
 impl Received {
@@ -18,8 +18,8 @@ impl Received {
     }
 
     pub(super) fn add(&mut self, update: &Update) {
-        if is_hole(update) {
-            self.holes.push(self.collector.text_length());
+        if let Some(missed) = missed_in(update) {
+            self.holes.push((self.collector.text_length(), missed));
         }
         self.collector.add(update);
     }
@@ -35,15 +35,20 @@ impl Received {
 #[derive(Debug)]
 pub(super) struct ReceivedTurn {
     pub(super) collected: CollectedTurn,
-    /// Where its text has holes.
-    holes: Vec<usize>,
+    /// Where its text has holes, and what is missing there.
+    holes: Vec<(usize, Missed)>,
 }
 
 impl ReceivedTurn {
+    /// Returns what is missing, as far as the updates say.
+    pub(super) fn missing(&self) -> Vec<Missed> {
+        self.holes.iter().map(|(_, missed)| *missed).collect()
+    }
+
     /// Whether a turn contains everything that was received, in order.
     fn is_part_of(&self, whole: &CollectedTurn) -> bool {
         let (mut start, mut rest) = (0, whole.text.as_str());
-        for end in self.holes.iter().copied().chain([self.collected.text.len()]) {
+        for end in self.holes.iter().map(|(end, _)| *end).chain([self.collected.text.len()]) {
             let part = self.collected.text[start..end].trim();
             let Some(found) = rest.find(part) else { return false };
             rest = &rest[found + part.len()..];
@@ -79,16 +84,20 @@ impl Turn {
     }
 }
 
-/// Whether something is missing here.
-fn is_hole(update: &Update) -> bool {
-    matches!(update.kind(), UpdateKind::Missed(_) | UpdateKind::Unreadable { .. })
+/// What is missing here, if anything is.
+fn missed_in(update: &Update) -> Option<Missed> {
+    match update.kind() {
+        UpdateKind::Missed(missed) => Some(*missed),
+        UpdateKind::Unreadable { .. } => Some(Missed::Malformed),
+        _ => None,
+    }
 }
 
 /// Returns the updates after the last message of the user, if that is the prompt and the history is complete.
 ///
 /// An agent may not have stored the turn, or replay the results of tools as messages of the user.
 fn turn_of<'a>(history: &'a [Update], prompt: &str) -> Option<&'a [Update]> {
-    if prompt.trim().is_empty() || history.iter().any(is_hole) {
+    if prompt.trim().is_empty() || history.iter().any(|update| missed_in(update).is_some()) {
         return None;
     }
     let last = history.iter().rposition(|update| matches!(update.kind(), UpdateKind::UserMessage(_)))?;

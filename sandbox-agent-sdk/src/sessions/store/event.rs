@@ -34,6 +34,8 @@ open_enum! {
         Answered = "answered",
         /// An agent request no longer needs an answer: `{"reason": "delivered" | "expired" | …}`.
         RequestClosed = "request_closed",
+        /// The agent is about to load the session: what it replays until `restored` is not new.
+        Restoring = "restoring",
         /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`.
         Restored = "restored",
         /// The session was released for another process.

@@ -18,6 +18,11 @@ pub struct StreamPosition {
 }
 
 impl StreamPosition {
+    /// The position before the first message of an incarnation.
+    pub(in crate::sessions) fn beginning(incarnation: u64) -> Self {
+        Self { incarnation, offset: 0, fingerprint: Fingerprint(0) }
+    }
+
     /// Returns the later of two positions. A position in a later incarnation is later.
     #[must_use]
     pub fn later(self, other: Self) -> Self {

@@ -21,9 +21,6 @@ use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
 use crate::{Error, SandboxAgentClient, ServerKind};
 
-/// Marks that the agent is being asked to load the session: what it replays until `restored` is not new.
-pub(super) const RESTORING: &str = "restoring";
-
 /// What the server's stream says about the time since the session was stored last.
 #[derive(Default)]
 pub(super) struct CaughtUp {
@@ -157,7 +154,8 @@ impl Tracker {
         if !scan.is_proven && !scan.is_other {
             // The server has dropped the event at the position. A session that got the same id since shows a restart.
             let since = agent_session.incarnation + 1;
-            scan.is_other = shared.is_bound_since(agent_session, endpoint, (&self.id, since)).await?;
+            let read = record.endpoint.as_deref().unwrap_or(endpoint);
+            scan.is_other = shared.is_bound_since(agent_session, read, (&self.id, since)).await?;
         }
         let incarnation = match (&source, scan.is_other) {
             (Source::Other(_), _) => position.incarnation,
@@ -255,10 +253,10 @@ impl Tracker {
 
     /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
     async fn is_restoring(&self) -> Result<bool, Error> {
-        let kinds = [StoredEventKind::Restored, StoredEventKind::from(RESTORING)];
+        let kinds = [StoredEventKind::Restored, StoredEventKind::Restoring];
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
         let page = self.shared.events(&query).await?;
-        Ok(page.events.first().is_some_and(|event| event.kind.as_str() == RESTORING))
+        Ok(page.events.first().is_some_and(|event| event.kind == StoredEventKind::Restoring))
     }
 
     /// The id of the last turn that began. An earlier one does not run any more, although its end may not be stored.

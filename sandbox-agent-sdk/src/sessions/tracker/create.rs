@@ -6,7 +6,7 @@ use super::acquire::can_reopen;
 use super::reopen::describe;
 use super::{Owned, Tracker};
 use crate::sessions::store::{
-    AgentSession, Append, Change, Fingerprint, RecordPatch, SessionRecord, StoreError, StreamPosition,
+    AgentSession, Append, Change, RecordPatch, SessionRecord, StoreError, StreamPosition,
 };
 use crate::{Error, NewSession, ServerKind};
 
@@ -36,7 +36,7 @@ impl Tracker {
         record.position = is_numbered.then(|| match position {
             Some(position) => shared.position(incarnation, position),
             // Nothing was read yet.
-            None => StreamPosition { incarnation, offset: 0, fingerprint: Fingerprint(0) },
+            None => StreamPosition::beginning(incarnation),
         });
         record.details.supports_resume = can_reopen(&can, &agent);
         record.details.title = new.given().title().map(str::to_owned);

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::acquire::{Ways, Wish};
-use super::catch_up::{CaughtUp, RESTORING};
+use super::catch_up::CaughtUp;
 use super::{ForeignLink, ForeignTurn, Replay, Tracker};
 use crate::client::Others;
 use crate::sessions::compare::Unknown;
@@ -17,7 +17,7 @@ use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEvent,
-    StoredEventKind,
+    StoredEventKind, StreamPosition,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
@@ -62,7 +62,7 @@ impl Tracker {
             && owned.is_numbered
             && loads
         {
-            let marker = Entry::own(StoredEventKind::from(RESTORING), json!({}));
+            let marker = Entry::own(StoredEventKind::Restoring, json!({}));
             caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
         }
         let has_failed = caught_up.patch.status.is_some();
@@ -251,8 +251,12 @@ impl Tracker {
             append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), unended));
         }
         append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
-        let reached = reached.filter(|_| is_numbered);
-        append.position = reached.map(|reached| self.shared.position(incarnation, reached));
+        append.position = match reached {
+            _ if !is_numbered => None,
+            Some(reached) => Some(self.shared.position(incarnation, reached)),
+            // The position of the endpoint before says nothing about the stream of this one.
+            None => restoring.is_moved().then(|| StreamPosition::beginning(incarnation)),
+        };
         if let Err(error) = self.shared.in_time(self.shared.store.append(append)).await {
             if reopened.by == RestoredBy::Replay {
                 // Nothing holds it, so it should not run on. The caller gets the first error.
@@ -325,6 +329,8 @@ impl Tracker {
         append.patch.caught_up = true;
         self.shared.in_time(self.shared.store.append(append)).await?;
         self.shared.feed.caught_up(&self.inbox);
+        // Agent requests of the turn are offered under its id.
+        self.shared.move_followers(&self.id, None, &session.id);
         let followed = Followed {
             id: self.id.clone(),
             agent_session: session.id.clone(),

@@ -59,7 +59,7 @@ async fn deaf() -> RawServer {
 async fn thousands_of_agent_requests_open_a_few_connections_and_the_client_still_works() {
     let server = deaf().await;
     let limits = Limits::default().open_requests(100).response_posts(8).refusals(50);
-    let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
     let mut events = client.events();
     session(&client).await;
     ask(&server, 20_000);
@@ -84,7 +84,8 @@ async fn responses_to_the_agent_are_posted_up_to_the_limit_at_once() {
     for count in [2, 3, 4] {
         let server = deaf().await;
         let limits = Limits::default().response_posts(3);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         let mut events = client.events();
         session(&client).await;
         ask(&server, count);
@@ -100,7 +101,12 @@ async fn agent_requests_above_the_limit_are_refused() {
     for count in [2, 3, 4] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().open_requests(3);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Silent).build().unwrap();
+        let client = AcpHttpClient::builder(&server.url)
+            .all_agent_requests(true)
+            .limits(limits)
+            .handler(Silent)
+            .build()
+            .unwrap();
         let mut events = client.events();
         session(&client).await;
         ask(&server, count);
@@ -117,7 +123,8 @@ async fn agent_requests_keep_their_order_with_updates_up_to_every_limit() {
     for limit in [3, 3_000] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().open_requests(limit);
-        let (builder, mut requests) = AcpHttpClient::builder(&server.url).limits(limits).agent_requests();
+        let (builder, mut requests) =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).agent_requests();
         let client = builder.build().unwrap();
         let mut events = client.events();
         session(&client).await;
@@ -139,7 +146,12 @@ async fn agent_requests_above_the_limit_of_bytes_are_refused() {
     for (limit, refused) in [(2 * 7 - 1, 1), (2 * 7, 0), (2 * 7 + 1, 0)] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().open_request_bytes(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Silent).build().unwrap();
+        let client = AcpHttpClient::builder(&server.url)
+            .all_agent_requests(true)
+            .limits(limits)
+            .handler(Silent)
+            .build()
+            .unwrap();
         let mut events = client.events();
         session(&client).await;
         // The parameters `{"n":0}` are seven bytes.
@@ -168,7 +180,12 @@ async fn responses_under_way_above_the_limit_of_bytes_are_replaced_by_errors() {
         // The first responses are never taken, so that they stay under way.
         let server = deaf().await;
         let limits = Limits::default().response_bytes(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Sized).build().unwrap();
+        let client = AcpHttpClient::builder(&server.url)
+            .all_agent_requests(true)
+            .limits(limits)
+            .handler(Sized)
+            .build()
+            .unwrap();
         let mut events = client.events();
         session(&client).await;
         ask(&server, 2);
@@ -187,6 +204,7 @@ async fn requests_above_the_limit_are_refused_only_if_the_filter_selects_them() 
     let server = RawServer::obliging().await;
     let limits = Limits::default().open_requests(0);
     let client = AcpHttpClient::builder(&server.url)
+        .all_agent_requests(true)
         .limits(limits)
         .refuse_if(|params| params.as_str().contains("1"))
         .build()
@@ -207,7 +225,8 @@ async fn refusals_above_the_limit_are_reported() {
     for count in [2, 3, 4] {
         let server = deaf().await;
         let limits = Limits::default().open_requests(0).refusals(3);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         let mut events = client.events();
         session(&client).await;
         ask(&server, count);
@@ -233,7 +252,8 @@ async fn a_body_at_the_limit_is_read_and_a_larger_one_is_a_typed_error() {
     .await;
     for (limit, fits) in [(999, false), (1000, true), (1001, true)] {
         let limits = Limits::default().message(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         let outcome = within("the response", client.request::<Value>("_x/sized", &json!({}))).await;
         match outcome {
             Ok(_) => assert!(fits, "{limit}"),
@@ -253,7 +273,8 @@ async fn an_event_at_the_limit_is_delivered_and_a_larger_one_is_reported() {
     for (limit, fits) in [(message.len() - 1, false), (message.len(), true), (message.len() + 1, true)] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().message(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         let mut events = client.events();
         session(&client).await;
         server.send(format!("data: {message}\n\n"));
@@ -278,7 +299,8 @@ async fn cookies_above_the_limit_replace_the_oldest() {
         })
         .await;
         let limits = Limits::default().cookies(5);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         session(&client).await;
         let received = server.received();
         let second = received.iter().filter(|request| request.method == "POST").nth(1).unwrap();
@@ -300,7 +322,12 @@ async fn a_connection_id_is_used_up_to_the_limit_and_not_above() {
         .await;
         let limits = Limits::default().id(64);
         let dialect = acp_http_client::Dialect::EARLY;
-        let client = AcpHttpClient::builder(&server.url).dialect(dialect).limits(limits).build().unwrap();
+        let client = AcpHttpClient::builder(&server.url)
+            .all_agent_requests(true)
+            .dialect(dialect)
+            .limits(limits)
+            .build()
+            .unwrap();
         within("the handshake", handshake(&client)).await.unwrap();
         within("another request", client.request::<Value>("_x/y", &json!({})).into_future()).await.unwrap();
         let posts = server.received().into_iter().filter(|request| request.method == "POST");
@@ -368,7 +395,12 @@ impl AgentHandler for Large {
 async fn an_agent_whose_response_cannot_be_uploaded_gets_an_error_instead() {
     let server = closing(64 << 10).await;
     let policy = ReconnectPolicy::default().base(Duration::from_millis(10));
-    let client = AcpHttpClient::builder(&server.url).reconnect(policy).handler(Large).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url)
+        .all_agent_requests(true)
+        .reconnect(policy)
+        .handler(Large)
+        .build()
+        .unwrap();
     let mut events = client.events();
     session(&client).await;
     ask(&server, 1);
@@ -388,7 +420,8 @@ async fn retry_after_is_read_on_post_get_and_delete() {
         };
         let server = RawServer::start(busy).await;
         let policy = ReconnectPolicy::default().max_attempts(1).cap(Duration::from_millis(50));
-        let client = AcpHttpClient::builder(&server.url).reconnect(policy).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).reconnect(policy).build().unwrap();
         let wait = Some(Duration::from_secs(seconds));
         let ended = within("the handshake", handshake(&client)).await;
         if ended.is_ok() {

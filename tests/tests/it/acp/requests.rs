@@ -9,8 +9,8 @@ use std::{
 };
 
 use acp_http_client::{
-    AgentHandler, AgentRequest, Call, Direction, Error, Event, Events, Origin, RequestOptions, RpcError,
-    Timeouts,
+    AcpHttpClient, AgentHandler, AgentRequest, Call, Dialect, Direction, Error, Event, Events, Origin,
+    RequestOptions, RpcError, Timeouts,
     schema::v1::{
         CancelNotification, ContentBlock, LoadSessionRequest, PromptRequest, ReadTextFileRequest,
         ReadTextFileResponse, RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
@@ -143,6 +143,35 @@ async fn an_agent_request_left_to_another_client_gets_one_response() {
     let answers = server.answers();
     assert_eq!(answers.len(), 3);
     assert!(answers.iter().all(|answer| answer.answer["result"]["outcome"]["optionId"] == "allow_once"));
+}
+
+#[tokio::test]
+async fn an_idle_client_leaves_the_agent_requests_of_other_clients_alone() {
+    let server = MockServer::builder().default_agent("mock").start().await;
+    let builder = || AcpHttpClient::builder(server.url()).dialect(Dialect::RPC);
+    let seen = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let idle =
+        [builder().build().unwrap(), builder().handler(Helpful { seen: seen[0].clone() }).build().unwrap()];
+    let mut events = Vec::new();
+    for client in &idle {
+        // A session of their own makes no difference.
+        session(client).await;
+        events.push(client.events());
+    }
+    let client = builder().handler(Helpful { seen: seen[1].clone() }).build().unwrap();
+    let session = session(&client).await;
+    let reply = within("the turn", prompt(&client, &session, "permission")).await.unwrap();
+    assert_eq!(reply.raw().to_value().unwrap()["stopReason"], "end_turn");
+    for (client, events) in idle.iter().zip(&mut events) {
+        let asked =
+            async { while !matches!(events.recv().await.expect("an event"), Event::AgentRequest { .. }) {} };
+        within("the request is published", asked).await;
+        assert!(client.diagnostics().open_agent_requests.is_empty());
+    }
+    assert_eq!(seen.map(|seen| seen.load(Ordering::SeqCst)), [0, 1]);
+    let sent = server.requests();
+    let answers = sent.iter().filter(|sent| sent.json().is_some_and(|sent| sent.get("method").is_none()));
+    assert_eq!(answers.count(), 1, "only the client of the turn responds");
 }
 
 #[tokio::test]

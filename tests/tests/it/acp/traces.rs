@@ -75,7 +75,8 @@ async fn a_connection_and_each_call_have_a_span_with_the_connection_and_no_conte
     let server = RawServer::obliging().await;
     // This server echoes no response.
     let timeouts = Timeouts::default().order(Duration::from_millis(20));
-    let builder = AcpHttpClient::builder(&server.url).dialect(Dialect::RPC).token(TOKEN);
+    let builder =
+        AcpHttpClient::builder(&server.url).all_agent_requests(true).dialect(Dialect::RPC).token(TOKEN);
     let client = builder.timeouts(timeouts).build().unwrap();
     let mut events = client.events();
     let session = session(&client).await;
@@ -180,7 +181,7 @@ async fn a_hostile_agent_and_server_write_no_escapes_and_no_lines_of_their_own()
     })
     .await;
     let limits = Limits::default().open_requests(2).refusals(0);
-    let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
     let mut events = client.events();
     session(&client).await;
     let ask = |id: usize| {
@@ -224,7 +225,7 @@ async fn requests_that_are_dropped_are_logged_once_in_a_row() {
     let _default = tracing::subscriber::set_default(subscriber);
     let server = RawServer::obliging().await;
     let limits = Limits::default().open_requests(0).refusals(0);
-    let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
     let mut events = client.events();
     session(&client).await;
     for id in 0..100 {

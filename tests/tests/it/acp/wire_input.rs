@@ -81,7 +81,11 @@ async fn official() -> RawServer {
 #[tokio::test]
 async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_is_sent() {
     let server = official().await;
-    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url)
+        .all_agent_requests(true)
+        .dialect(Dialect::OFFICIAL)
+        .build()
+        .unwrap();
     within("the handshake", handshake(&client)).await.unwrap();
     for id in ["sé", "💡", " s", "s\u{7f}", ""] {
         let error = within("the prompt", prompt(&client, &SessionId::new(id), "go")).await.unwrap_err();
@@ -106,7 +110,11 @@ async fn a_session_id_that_no_header_can_carry_is_a_typed_error_before_anything_
 #[tokio::test]
 async fn a_session_id_of_visible_characters_names_the_session_on_get_and_post() {
     let server = official().await;
-    let client = AcpHttpClient::builder(&server.url).dialect(Dialect::OFFICIAL).build().unwrap();
+    let client = AcpHttpClient::builder(&server.url)
+        .all_agent_requests(true)
+        .dialect(Dialect::OFFICIAL)
+        .build()
+        .unwrap();
     within("the handshake", handshake(&client)).await.unwrap();
     let turn = tokio::spawn(prompt(&client, &SessionId::new("a b~!\""), "go"));
     eventually("the prompt", || server.received().iter().any(|r| r.body["method"] == "session/prompt")).await;
@@ -124,7 +132,8 @@ async fn a_session_id_of_visible_characters_names_the_session_on_get_and_post() 
 async fn ids_over_the_limit_are_malformed_and_nothing_else_is_lost() {
     let server = RawServer::obliging().await;
     let limits = Limits::default();
-    let client = AcpHttpClient::builder(&server.url).limits(limits.clone()).build().unwrap();
+    let client =
+        AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits.clone()).build().unwrap();
     let mut events = client.events();
     session(&client).await;
     // With its quotes the id is as long as the limit, one less, and one more.
@@ -213,7 +222,8 @@ async fn a_response_is_decoded_as_a_type_up_to_the_limit_and_not_above() {
     let size = 1_001 * size_of::<Value>();
     for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
         let limits = Limits::default().decoded(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let client =
+            AcpHttpClient::builder(&server.url).all_agent_requests(true).limits(limits).build().unwrap();
         session(&client).await;
         let response = within("the response", client.request::<Vec<u8>>("_x/list", &json!({}))).await;
         match response {
@@ -238,7 +248,12 @@ async fn an_agent_request_that_is_too_large_decoded_reaches_no_typed_handler() {
     for (limit, served) in [(size, false), (2 * size, true)] {
         let server = RawServer::obliging().await;
         let limits = Limits::default().decoded(limit);
-        let client = AcpHttpClient::builder(&server.url).limits(limits).handler(Reads).build().unwrap();
+        let client = AcpHttpClient::builder(&server.url)
+            .all_agent_requests(true)
+            .limits(limits)
+            .handler(Reads)
+            .build()
+            .unwrap();
         session(&client).await;
         let params = json!({"sessionId": "s", "path": "/a", "_meta": {"list": vec![0; 1_000]}});
         server.event(&json!({"jsonrpc": "2.0", "id": 7, "method": "fs/read_text_file", "params": params}));
