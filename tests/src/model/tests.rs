@@ -366,6 +366,15 @@ async fn a_stream_that_its_reader_gives_up_ends() {
 }
 
 #[tokio::test]
+async fn responses_of_two_turns_are_served_at_once() {
+    let model = ScriptedModel::start().await;
+    let slow = body(Api::OpenAiChat, "slow 20", true, None);
+    let one = ask(&model, Api::OpenAiChat, true, &slow);
+    let two = ask(&model, Api::OpenAiChat, true, &slow);
+    let (_, _, ()) = within("both turns", async { tokio::join!(one, two, model.serves_turns(2)) }).await;
+}
+
+#[tokio::test]
 async fn tools_are_called_as_their_schemas_want() {
     let model = ScriptedModel::start().await;
     let schema = json!({
@@ -395,6 +404,20 @@ async fn tools_are_called_as_their_schemas_want() {
         ask_with("write /x", json!([{ "type": "function", "name": "write_file", "parameters": writer }]))
             .await;
     assert_eq!(read.calls[0].1, json!({ "file_path": "/x", "content": super::WRITTEN }));
+    let (old, new) = super::EDITED;
+    let editor =
+        json!({ "type": "object", "properties": { "file_path": {}, "old_string": {}, "new_string": {} } });
+    let edit = json!([{ "type": "function", "name": "replace", "parameters": editor }]);
+    let read = ask_with("edit /x", edit).await;
+    assert_eq!(read.calls[0].1, json!({ "file_path": "/x", "old_string": old, "new_string": new }));
+    let patcher = json!({ "type": "object", "properties": { "input": {} } });
+    let patcher = json!([{ "type": "function", "name": "apply_patch", "parameters": patcher }]);
+    let read = ask_with("edit /x", patcher).await;
+    let patch = format!("*** Begin Patch\n*** Update File: /x\n@@\n-{old}\n+{new}\n*** End Patch");
+    assert_eq!(read.calls[0].1, json!({ "input": patch }));
+    let reader = json!({ "type": "object", "properties": { "filePath": {} } });
+    let read = ask_with("read /x", json!([{ "type": "function", "name": "read", "parameters": reader }]));
+    assert_eq!(read.await.calls[0].1, json!({ "filePath": "/x" }));
     let read = ask_with(
         "call fetch {\"a\":1}",
         json!([{ "type": "function", "name": "mcp__fetch", "parameters": {} }]),
