@@ -73,7 +73,7 @@ async fn events_that_are_not_messages_do_not_stop_the_stream() {
 }
 
 #[tokio::test]
-async fn a_byte_that_is_not_utf8_is_replaced_and_the_stream_goes_on() {
+async fn a_byte_that_is_not_utf8_is_replaced_and_the_stream_continues() {
     let server = acp_server(|_| numbered(5)).start().await;
     let client = client(&server).build().unwrap();
     let session = session(&client).await;

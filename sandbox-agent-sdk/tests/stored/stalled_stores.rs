@@ -60,7 +60,7 @@ async fn check(world: &World, texts: &[String]) {
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_dropped_at_any_moment_leaves_a_session_that_goes_on() {
+async fn a_prompt_dropped_at_any_moment_leaves_a_session_that_continues() {
     for (kind, ability) in KINDS.into_iter().zip([Ability::Load, Ability::Neither]) {
         let world = World::new(kind, agent(ability)).await;
         let (_client, sessions) = world.program().await;

@@ -26,7 +26,7 @@ fn told(server: &MockServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_told_once_however_soon_the_next_prompt_comes() {
+async fn a_transcript_is_replayed_once_however_soon_the_next_prompt_follows() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
@@ -50,7 +50,7 @@ async fn it_is_told_once_however_soon_the_next_prompt_comes() {
 }
 
 #[tokio::test]
-async fn it_is_told_whole_although_the_store_lags_behind() {
+async fn a_transcript_is_replayed_completely_although_the_store_lags() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let store = Gated::new(world.store().await);

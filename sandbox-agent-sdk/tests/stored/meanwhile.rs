@@ -122,7 +122,7 @@ async fn what_waits_to_be_stored_of_a_session_that_is_deleted_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_session_that_another_program_deletes_is_told_of_and_let_go_of() {
+async fn a_session_that_another_process_deletes_is_reported_and_released() {
     let world = World::new(ServerKind::Shared, counting(Ability::Resume, 60)).await;
     let (client, sessions) = world.program().await;
     let (_other, others) = world.program().await;
@@ -151,7 +151,7 @@ async fn a_session_that_another_program_deletes_is_told_of_and_let_go_of() {
 }
 
 #[tokio::test]
-async fn a_first_connection_that_failed_is_made_by_whoever_needs_it() {
+async fn a_first_connection_that_failed_is_made_by_the_next_call() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume)).await;
         world.server.inject(Fault::post_status(500).on_method("initialize").times(1));

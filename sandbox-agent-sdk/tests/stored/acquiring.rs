@@ -207,7 +207,7 @@ async fn what_one_agent_can_do_says_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_while_nothing_goes_on_is_survived() {
+async fn a_session_survives_an_agent_that_dies_while_idle() {
     for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
         for is_noticed in [true, false] {
             let world = World::new(kind, agent(ability)).await;
@@ -226,7 +226,7 @@ async fn an_agent_that_dies_while_nothing_goes_on_is_survived() {
 }
 
 #[tokio::test]
-async fn whoever_listens_to_a_session_hears_of_it_whatever_the_agent_calls_it() {
+async fn a_subscriber_of_a_session_gets_its_events_whatever_the_agent_calls_it() {
     for (kind, ability) in KINDS.into_iter().flat_map(|kind| Ability::ALL.map(|ability| (kind, ability))) {
         let world = World::new(kind, agent(ability)).await;
         let (_client, sessions) = world.program().await;

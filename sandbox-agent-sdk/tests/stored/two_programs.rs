@@ -45,7 +45,7 @@ async fn all_is_counted(programs: [&StoredClient; 2], count: usize) {
 }
 
 #[tokio::test]
-async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() {
+async fn events_are_stored_once_and_the_process_that_lost_the_session_is_notified() {
     for ability in Ability::ALL {
         let world = World::new(ServerKind::Shared, agent(ability)).await;
         let (one, one_sessions) = world.program().await;
@@ -76,7 +76,7 @@ async fn what_happens_is_stored_once_and_whoever_lost_the_session_hears_of_it() 
 }
 
 #[tokio::test]
-async fn a_program_that_shuts_down_suspends_no_session_that_another_one_has_taken_up() {
+async fn a_process_that_shuts_down_suspends_no_session_that_another_one_acquired() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let (_one, one_sessions) = world.program().await;
     let (_other, other_sessions) = world.program().await;
@@ -96,7 +96,7 @@ async fn a_program_that_shuts_down_suspends_no_session_that_another_one_has_take
 }
 
 #[tokio::test]
-async fn a_turn_goes_on_in_the_store_of_whoever_takes_the_session_up() {
+async fn the_process_that_acquires_a_session_stores_the_rest_of_its_turn() {
     const COUNT: usize = 80;
     let moments = [1, 20, 50].into_iter();
     for (leave_after, ability) in moments.flat_map(|n| [(n, Ability::Resume), (n, Ability::Neither)]) {
@@ -220,7 +220,7 @@ async fn the_same_number_and_words_after_a_restart_are_another_event() {
 }
 
 #[tokio::test]
-async fn an_end_that_was_told_before_the_session_was_taken_up_is_old() {
+async fn an_end_reported_before_the_session_was_acquired_is_old() {
     // Another client has the agent die, and the session is taken up before this one has read of its end.
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let (_one, one_sessions) = world.program().await;
@@ -275,7 +275,7 @@ async fn a_session_is_acquired_in_a_turn_although_the_agent_refuses_to_resume_it
 }
 
 #[tokio::test]
-async fn a_session_that_moves_while_it_is_taken_up_is_taken_up_where_it_is() {
+async fn a_session_that_moves_while_it_is_acquired_is_acquired_where_it_is() {
     const COUNT: usize = 80;
     let world = World::new(ServerKind::Shared, counting(Ability::Neither, COUNT)).await;
     let (_maker, made) = world.program().await;
@@ -297,7 +297,7 @@ async fn a_session_that_moves_while_it_is_taken_up_is_taken_up_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_happens() {
+async fn a_store_that_fails_while_a_session_is_acquired_loses_no_events() {
     const COUNT: usize = 80;
     for (ability, refused) in [(Ability::Resume, false), (Ability::Neither, false), (Ability::Neither, true)]
     {
@@ -333,7 +333,7 @@ async fn a_store_that_fails_while_a_session_is_taken_up_costs_nothing_of_what_ha
 }
 
 #[tokio::test]
-async fn what_is_stored_while_a_session_is_taken_up_is_not_stored_again() {
+async fn events_stored_while_a_session_is_acquired_are_not_stored_again() {
     const COUNT: usize = 40;
     for ability in [Ability::Resume, Ability::Neither] {
         let world = World::new(ServerKind::Shared, counting(ability, COUNT)).await;
@@ -355,7 +355,7 @@ async fn what_is_stored_while_a_session_is_taken_up_is_not_stored_again() {
 }
 
 #[tokio::test]
-async fn what_was_seen_before_the_server_began_anew_is_not_stored_again() {
+async fn events_from_before_a_server_restart_are_not_stored_again() {
     // The sessions of both lives have the same id, and much is said in the first.
     let world = World::new(ServerKind::Shared, counting(Ability::Resume, 40)).await;
     let (_one, here) = world.program().await;
@@ -384,7 +384,7 @@ async fn what_was_seen_before_the_server_began_anew_is_not_stored_again() {
 }
 
 #[tokio::test]
-async fn what_comes_while_a_session_cannot_be_taken_up_is_not_forgotten() {
+async fn events_that_arrive_while_a_session_cannot_be_acquired_are_not_lost() {
     const COUNT: usize = 80;
     let world = World::new(ServerKind::Shared, counting(Ability::Resume, COUNT)).await;
     let one = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
@@ -414,7 +414,7 @@ async fn what_comes_while_a_session_cannot_be_taken_up_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn whoever_listens_hears_of_a_session_that_another_program_had_meanwhile() {
+async fn a_subscriber_gets_the_events_of_a_session_that_another_process_had_meanwhile() {
     let world = World::new(ServerKind::Shared, agent(Ability::Neither)).await;
     let (_one, here) = world.program().await;
     let (_other, there) = world.program().await;

@@ -166,7 +166,7 @@ async fn a_second_turn_is_refused_while_one_is_running() {
 }
 
 #[tokio::test]
-async fn what_the_agent_asks_is_stored_with_what_was_answered_whoever_decides() {
+async fn agent_requests_are_stored_with_their_answers_whatever_decides() {
     let ask = || {
         Script::new(|_| {
             let call = ToolCall::new("call-1", "Remove everything");

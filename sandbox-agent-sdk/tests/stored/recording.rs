@@ -21,7 +21,7 @@ async fn unrecorded(events: &mut Events) -> u64 {
 }
 
 #[tokio::test]
-async fn a_store_that_stands_still_does_not_hold_up_a_turn_and_what_is_lost_is_told() {
+async fn a_stalled_store_does_not_delay_a_turn_and_losses_are_reported() {
     for kind in KINDS {
         let world = World::new(kind, Script::steps(vec![Step::Flood { updates: 500, bytes: 10 }])).await;
         let store = Gated::new(MemoryStore::with_bounds(9, 9999));

@@ -32,7 +32,7 @@ async fn status(client: &StoredClient) -> SessionStatus {
 }
 
 #[tokio::test]
-async fn the_turn_of_a_program_that_ended_is_cancelled_by_whoever_wants_it() {
+async fn the_turn_of_a_process_that_ended_can_be_cancelled_by_any_process() {
     for kind in [ServerKind::Shared, ServerKind::PerAgent] {
         let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
         let world = World::new(kind, Script::steps(steps).initialize(Ability::Resume.initialize())).await;

@@ -31,7 +31,7 @@ fn deletes(world: &World) -> usize {
 }
 
 #[tokio::test]
-async fn an_idle_agent_is_ended_and_its_session_stays_active_and_goes_on() {
+async fn an_idle_agent_is_ended_and_its_session_stays_active_and_continues() {
     for kind in KINDS {
         for ability in Ability::ALL {
             let world = World::new(kind, agent(ability)).await;
@@ -114,7 +114,7 @@ async fn an_agent_that_was_not_ended_is_not_said_to_be() {
 }
 
 #[tokio::test]
-async fn a_failed_session_is_kept_for_a_day_from_its_failure_on() {
+async fn a_failed_session_is_stored_for_a_day_after_its_failure() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
     sessions.store().create(SessionRecord::new("s", "mock", in_days(-5)), Vec::new()).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_failed_session_is_kept_for_a_day_from_its_failure_on() {
 }
 
 #[tokio::test]
-async fn a_session_that_a_shutdown_suspends_is_kept_for_its_time_from_the_shutdown_on() {
+async fn the_retention_of_a_suspended_session_begins_with_the_shutdown() {
     for which in [Suspend::All, Suspend::Own] {
         let world = World::new(KINDS[0], agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
@@ -271,7 +271,7 @@ async fn a_graceful_shutdown_suspends_all_active_sessions_or_only_its_own() {
 }
 
 #[tokio::test]
-async fn a_task_of_the_application_keeps_house_until_it_is_ended() {
+async fn maintenance_runs_as_a_task_until_it_is_ended() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;
     let mut old = SessionRecord::new("old", "mock", Timestamp::from_millis(1));
@@ -296,7 +296,7 @@ async fn a_task_of_the_application_keeps_house_until_it_is_ended() {
 }
 
 #[tokio::test]
-async fn an_agent_is_not_ended_while_anything_goes_on_in_it_kept_or_not() {
+async fn an_agent_is_not_ended_while_any_of_its_sessions_is_busy_stored_or_not() {
     for kind in KINDS {
         let world = World::new(kind, Script::steps(vec![Step::WaitForCancel])).await;
         let (client, sessions) = world.program().await;
@@ -391,7 +391,7 @@ async fn times_of_any_size_are_safe() {
 }
 
 #[tokio::test]
-async fn what_is_taken_up_between_the_look_and_the_deletion_is_not_deleted() {
+async fn a_session_acquired_between_the_query_and_the_deletion_is_not_deleted() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     for taken_up in [true, false] {
         let inner = std::sync::Arc::new(world.store().await);

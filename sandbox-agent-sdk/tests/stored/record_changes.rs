@@ -13,7 +13,7 @@ use crate::support::{KINDS, within};
 use crate::world::{Ability, World, agent, options, stored};
 
 #[tokio::test]
-async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_taken_up_again() {
+async fn the_last_end_of_the_agent_is_in_the_record_until_the_session_is_acquired_again() {
     for kind in KINDS {
         for ability in Ability::ALL {
             let world = World::new(kind, agent(ability)).await;
@@ -131,7 +131,7 @@ async fn a_record_is_brought_up_to_date_once_the_store_takes_it_again() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_brought_up_to_date_is_given_up_in_time_and_told() {
+async fn a_record_that_cannot_be_updated_is_given_up_in_time_and_reported() {
     let world = World::new(KINDS[0], changing_its_mode()).await;
     let store = Gated::new(world.store().await);
     let recorder = StoreOptions::default().retry_for(Duration::from_millis(500));

@@ -111,12 +111,12 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
         // A server that remembers need not be asked for anything.
         assert!(restored.is_empty() && blow == Blow::ServerRestart, "{case}: {restored:?}");
     }
-    told_what_went_before(&world, ability, !restored.is_empty(), &case);
+    got_the_transcript(&world, ability, !restored.is_empty(), &case);
     client.disconnect().await.unwrap();
 }
 
 /// Only an agent that has no other way is told the history, and only once.
-fn told_what_went_before(world: &World, ability: Ability, restored: bool, case: &str) {
+fn got_the_transcript(world: &World, ability: Ability, restored: bool, case: &str) {
     let prompts = world.server.messages("session/prompt");
     let text = |prompt: &serde_json::Value| prompt["params"]["prompt"].to_string();
     let telling: Vec<String> = prompts.iter().map(text).filter(|prompt| prompt.contains("re: one")).collect();
@@ -137,7 +137,7 @@ async fn survives_everywhere(blow: Blow) {
 }
 
 #[tokio::test]
-async fn a_program_that_restarts_goes_on() {
+async fn a_process_that_restarts_continues() {
     survives_everywhere(Blow::ProgramRestart).await;
 }
 
@@ -179,7 +179,7 @@ async fn a_connection_that_could_not_be_made_again_is_tried_again() {
 
 /// What happened last need not be stored when the agent is told of it.
 #[tokio::test]
-async fn history_that_is_not_stored_yet_is_told_too() {
+async fn events_that_are_not_stored_yet_are_replayed_too() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Neither)).await;
         let (_client, sessions) = world.program().await;
@@ -187,7 +187,7 @@ async fn history_that_is_not_stored_yet_is_told_too() {
         prompt(&session, "one").await;
         within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();
         prompt(&session, "two").await;
-        told_what_went_before(&world, Ability::Neither, true, "not stored yet");
+        got_the_transcript(&world, Ability::Neither, true, "not stored yet");
     }
 }
 
@@ -219,7 +219,7 @@ async fn an_agent_that_forgot_the_session_gets_a_new_one_with_its_history() {
         );
         assert_ne!(session.record().await.unwrap().agent_session, before);
         prompt(&session, "two").await;
-        told_what_went_before(&world, Ability::Neither, true, "forgetful");
+        got_the_transcript(&world, Ability::Neither, true, "forgetful");
     }
 }
 
@@ -252,7 +252,7 @@ async fn a_suspended_session_becomes_active_again_with_every_agent_unless_replay
 }
 
 #[tokio::test]
-async fn the_history_that_is_told_keeps_within_its_limits_and_ends_with_the_newest() {
+async fn a_replayed_transcript_stays_within_its_limits_and_ends_with_the_newest_message() {
     let world = World::new(KINDS[0], agent(Ability::Neither)).await;
     let (_client, sessions) = world.program().await;
     let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();

@@ -1,0 +1,53 @@
+//! Sessions that outlive agents, servers and programs.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "client/support.rs"]
+#[allow(dead_code, reason = "it is shared with other tests")]
+mod support;
+
+#[path = "stored/abandoned.rs"]
+mod abandoned;
+#[path = "stored/acquiring.rs"]
+mod acquiring;
+#[path = "stored/durable.rs"]
+mod durable;
+#[path = "stored/endpoints.rs"]
+mod endpoints;
+#[path = "stored/gated.rs"]
+mod gated;
+#[path = "stored/history.rs"]
+mod history;
+#[path = "stored/holes.rs"]
+mod holes;
+#[path = "stored/killed.rs"]
+mod killed;
+#[path = "stored/limits.rs"]
+mod limits;
+#[path = "stored/lossless.rs"]
+mod lossless;
+#[path = "stored/maintenance.rs"]
+mod maintenance;
+#[path = "stored/meanwhile.rs"]
+mod meanwhile;
+#[path = "stored/record_changes.rs"]
+mod record_changes;
+#[path = "stored/recording.rs"]
+mod recording;
+#[path = "stored/releasing.rs"]
+mod releasing;
+#[path = "stored/restore.rs"]
+mod restore;
+#[path = "stored/stalled_stores.rs"]
+mod stalled_stores;
+#[path = "stored/storing.rs"]
+mod storing;
+#[path = "stored/tool_requests.rs"]
+mod tool_requests;
+#[path = "stored/transcript.rs"]
+mod transcript;
+#[path = "stored/two_programs.rs"]
+mod two_programs;
+#[path = "stored/usage.rs"]
+mod usage;
+#[path = "stored/world.rs"]
+mod world;
