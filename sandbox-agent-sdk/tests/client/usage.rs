@@ -181,11 +181,13 @@ async fn without_usage_reports_only_turn_and_time_budgets_apply_and_a_warning_sa
         assert_eq!(server.messages("session/prompt").len(), 2);
 
         client.set_budget(None);
-        one.set_budget(Budget::new().max_time(Duration::from_millis(50)));
-        let outcome = within(one.prompt("wait").outcome()).await.unwrap();
+        // The time of earlier turns counts: this session has none.
+        let three = session(&client).await;
+        three.set_budget(Budget::new().max_time(Duration::from_millis(50)));
+        let outcome = within(three.prompt("wait").outcome()).await.unwrap();
         assert_eq!(outcome.stop_reason, StopReason::Cancelled);
         assert!(matches!(outcome.budget.unwrap().measure, BudgetMeasure::Time { .. }));
-        assert!(matches!(within(one.prompt("go").outcome()).await, Err(Error::BudgetSpent(_))));
+        assert!(matches!(within(three.prompt("go").outcome()).await, Err(Error::BudgetSpent(_))));
     }
 }
 
