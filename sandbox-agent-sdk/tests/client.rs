@@ -91,3 +91,5 @@ mod turns;
 mod unreachable;
 #[path = "client/usage.rs"]
 mod usage;
+#[path = "client/written_log.rs"]
+mod written_log;

@@ -34,3 +34,5 @@ mod support;
 mod terminals;
 #[path = "control/tokens.rs"]
 mod tokens;
+#[path = "client/written_log.rs"]
+mod written_log;

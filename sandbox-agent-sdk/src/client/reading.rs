@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "sessions")]
 use acp_http_client as wire;
 use futures::future::BoxFuture;
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! Permission requests: content, decisions and policies.
 
-use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mock_server::{MockServer, Permission, PermissionOption, Script, Step, ToolCall};
@@ -9,8 +7,10 @@ use sandbox_agent_sdk::requests::{PermissionKind, ReplyError};
 use sandbox_agent_sdk::update::ToolKind;
 use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionPolicy, PermissionRequest, ServerKind};
 use serde_json::{Value, json};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::support::{KINDS, client, event, options, session, within};
+use super::written_log::WrittenLog;
 
 pub(super) async fn permission(events: &mut Events) -> PermissionRequest {
     event(events, |event| match event {
@@ -210,30 +210,9 @@ async fn nothing_is_approved_because_time_has_passed() {
     assert_eq!(within(turn.text()).await.unwrap(), "permission: a");
 }
 
-/// Collects the warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Warnings {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn requests_that_nothing_decides_log_one_warning_per_session() {
-    let warnings = Warnings::default();
-    let writer = warnings.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_writer(move || writer.clone())
-        .finish();
+    let (warnings, subscriber) = WrittenLog::at(LevelFilter::WARN);
     // The runtime of this test has one thread, so the subscriber receives the warnings of all tasks.
     let _guard = tracing::subscriber::set_default(subscriber);
     let steps = vec![ask("execute", &FOUR), ask("edit", &FOUR)];
@@ -243,7 +222,7 @@ async fn requests_that_nothing_decides_log_one_warning_per_session() {
     for session in [&one, &two, &one] {
         assert_eq!(within(session.prompt("go").text()).await.unwrap(), "permission: rpermission: r");
     }
-    let log = String::from_utf8(warnings.0.lock().unwrap().clone()).unwrap();
+    let log = warnings.text();
     let of = |session: &str| {
         log.lines().filter(|line| line.contains("nothing decides them") && line.contains(session)).count()
     };

@@ -1,16 +1,16 @@
 //! Printing data from the wire has no effect on the terminal.
 
 use std::error::Error as _;
-use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Reply, Script, Step};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, ServerKind, StopReason};
 use serde_json::json;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::support::{KINDS, LIMIT, client, session, within};
+use super::written_log::WrittenLog;
 
 /// Sets the title, writes the clipboard, clears the screen (in both encodings), and reverses the text direction.
 const ATTACK: &str =
@@ -34,30 +34,9 @@ fn printed(error: &Error) -> String {
     text
 }
 
-/// Collects the log.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_hostile_server_writes_no_lines_of_the_log() {
-    let written = Written::default();
-    let writer = written.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
+    let (written, subscriber) = WrittenLog::at(LevelFilter::TRACE);
     let _default = tracing::subscriber::set_default(subscriber);
     let hostile = format!("{ATTACK}\nERROR forged: all is lost");
     let server = MockServer::builder().agent("mock", Script::steps(vec![Step::Hang])).start().await;
@@ -72,7 +51,7 @@ async fn a_hostile_server_writes_no_lines_of_the_log() {
     drop(turn);
     let written = within(async {
         loop {
-            let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+            let written = written.text();
             if written.contains("could not be cancelled") {
                 return written;
             }

@@ -8,8 +8,10 @@ use futures::stream;
 use mock_server::MockServer;
 use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::control::{ControlPlane, HealthWait, Upload};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::every_call::{CALLS, every_call};
+use crate::written_log::WrittenLog;
 
 const TOKEN: &str = "t0p-s3cret";
 
@@ -130,30 +132,9 @@ async fn a_token_provider_that_fails_sends_nothing() {
     assert!(server.requests().is_empty());
 }
 
-/// Collects the traces of this thread.
-#[derive(Clone, Default)]
-struct Traces(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Traces {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_token_sent_over_plain_http_to_another_host_is_warned_about_once() {
-    let traces = Traces::default();
-    let writer = traces.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_writer(move || writer.clone())
-        .finish();
+    let (traces, subscriber) = WrittenLog::at(LevelFilter::WARN);
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = MockServer::builder().start().await;
     // The names resolve to this machine, so nothing leaves it.
@@ -177,7 +158,7 @@ async fn a_token_sent_over_plain_http_to_another_host_is_warned_about_once() {
     check("127.0.0.1", Some("hush")).await;
     check("localhost", Some("hush")).await;
     check(hosts[1], None).await;
-    let written = || String::from_utf8(traces.0.lock().unwrap().clone()).unwrap();
+    let written = || traces.text();
     assert_eq!(written(), "");
     check(hosts[0], Some("hush")).await;
     check(hosts[0], Some("hush")).await;

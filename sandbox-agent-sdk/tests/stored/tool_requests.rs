@@ -1,4 +1,4 @@
-//! Agent requests of other kinds than permissions and questions run once, whoever owns the session.
+//! Agent requests other than permissions and questions are executed once, whichever process owns the session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
