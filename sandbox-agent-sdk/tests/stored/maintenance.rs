@@ -583,7 +583,7 @@ async fn a_signal_suspends_the_sessions_of_a_program_and_ends_it_in_order() {
     for signal in ["-TERM", "-INT"] {
         let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "housekeeping::a_program_that_shuts_down_on_a_signal", "--nocapture"])
+            .args(["--exact", "maintenance::a_program_that_shuts_down_on_a_signal", "--nocapture"])
             .env(SERVER, world.server.url())
             .env(SIGNALLED, world.directory.path().join("sessions.db"))
             .env("AGENT_SESSION_IDLE_TIMEOUT", "7")

@@ -172,7 +172,7 @@ async fn a_program_that_resumes() {
 fn program(world: &World, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", &format!("giving_up::{name}"), "--nocapture"])
+        .args(["--exact", &format!("stalled_stores::{name}"), "--nocapture"])
         .env(URL, world.server.url())
         .env(FILE, world.directory.path().join("sessions.db"))
         .stdout(Stdio::null());
