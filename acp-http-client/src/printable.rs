@@ -16,7 +16,9 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Displays text like [`Printable`], in one line: a log must not have lines that a server wrote.
+/// Displays text in one line, with characters that could control a terminal escaped.
+///
+/// A log must not have lines that a server wrote.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<T>(pub T);
 
