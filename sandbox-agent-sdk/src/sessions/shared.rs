@@ -419,19 +419,22 @@ impl Shared {
         number
     }
 
-    /// An incarnation of the server on this stream that is none of the earlier ones of a session, of which `not` is the
-    /// last.
+    /// An incarnation of the server on this stream that is none of the earlier ones of a session, of which `last` is the
+    /// last and highest: several processes may number a stream differently.
     pub(super) async fn other_incarnation(
         &self,
         stream: u64,
         endpoint: &str,
-        not: u64,
+        last: u64,
     ) -> Result<u64, StoreError> {
         let _one_at_a_time = self.raising.lock().await;
-        match self.known(stream, endpoint).filter(|known| known.is_fact && known.incarnation != not) {
-            Some(known) => Ok(known.incarnation),
-            None => self.raise(stream, endpoint).await,
-        }
+        let known = self.known(stream, endpoint).filter(|known| known.is_fact && known.incarnation > last);
+        let number = match known {
+            Some(known) => known.incarnation,
+            None => self.raise(stream, endpoint).await?,
+        };
+        // A session that was moved here may have a higher number from the server that it was on before.
+        Ok(number.max(last + 1))
     }
 
     fn known(&self, stream: u64, endpoint: &str) -> Option<KnownStream> {

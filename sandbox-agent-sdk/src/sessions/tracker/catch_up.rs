@@ -157,6 +157,10 @@ impl Tracker {
             let read = record.endpoint.as_deref().unwrap_or(endpoint);
             scan.is_other = shared.is_bound_since(agent_session, read, (&self.id, since)).await?;
         }
+        let is_present = source == Source::Present;
+        // What is known of the stream at `moment` is about the server before its restart.
+        let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
+        let moment = restarted.unwrap_or(moment);
         let incarnation = match (&source, scan.is_other) {
             (Source::Other(_), _) => position.incarnation,
             (_, false) if scan.is_proven => {
@@ -165,8 +169,6 @@ impl Tracker {
             _ => shared.other_incarnation(moment.stream, endpoint, position.incarnation).await?,
         };
         self.set_incarnation(incarnation);
-        let is_present = source == Source::Present;
-        let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let is_ambiguous = self.is_restoring().await?;
         let latest = match &newest {
             Some(turn_id) => self.latest_of(turn_id).await?,
