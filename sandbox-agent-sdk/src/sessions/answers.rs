@@ -40,7 +40,8 @@ impl RequestHandler for Answers {
         match self.tracker_of(&request) {
             Some((_, inbox, _)) if is_stored(request.method()) => decide(inbox, request),
             Some((shared, inbox, turn)) => {
-                // The turn that runs when the request arrives, not the one that runs when it is stored.
+                // The turn that runs when the request arrives, not the one that runs when it is stored. The tracker may
+                // not show a turn of this process yet.
                 let running = || shared.tracked(inbox.session())?.view.borrow().turn.clone();
                 let turn = turn.or_else(running);
                 Box::pin(serve(shared, inbox, turn, request))
@@ -117,7 +118,7 @@ async fn begin(
         let Ok((fence, running)) = owned.map(|view| (view.fence, view.turn.clone())) else {
             return is_deleted().await;
         };
-        if turn.is_some() && running.as_deref() != turn {
+        if turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn)) {
             // The agent does not wait for it any more.
             return Ok(false);
         }

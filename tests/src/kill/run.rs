@@ -218,11 +218,14 @@ impl<'a> World<'a> {
             }
             report.add(found);
         }
-        store.close().await;
         let executed = self.programs.executed();
         report.writes = executed.len();
-        let repeated = executed.iter().filter(|(_, times)| **times > 1);
-        report.violations.extend(repeated.map(|(path, times)| format!("{path} was written {times} times")));
+        for (path, times) in executed.iter().filter(|(_, times)| **times > 1) {
+            report.violations.push(format!("{path} was written {times} times"));
+            let id = path.trim_start_matches('/').split('.').next().unwrap_or_default();
+            self.programs.write_down(id, &stored(&*store, id).await);
+        }
+        store.close().await;
         report
     }
 }

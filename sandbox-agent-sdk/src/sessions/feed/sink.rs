@@ -84,7 +84,8 @@ impl Feed {
         self.deliver(state, session, entry)
     }
 
-    /// The tracker that stores the answer to an agent request of a session, and the turn for which it is offered.
+    /// The tracker that stores the answer to an agent request of a session, and the turn of the request: the one for which
+    /// it is offered, or the one of this process that runs.
     pub(in crate::sessions) fn answering(
         &self,
         session: &str,
@@ -94,9 +95,15 @@ impl Feed {
         if let Some(Offered { inbox, turn }) = state.offered.get(&(session.to_owned(), request.to_owned())) {
             return Some((Arc::clone(inbox), Some(turn.clone())));
         }
+        let running = state.turns.get(session);
         let route = state.routes.get(session).map(|route| &route.inbox);
-        let inbox = route.or_else(|| state.turns.get(session).map(|turn| &turn.inbox))?;
-        Some((Arc::clone(inbox), None))
+        let inbox = route.or_else(|| running.map(|turn| &turn.inbox))?;
+        Some((Arc::clone(inbox), running.map(|turn| turn.id.clone())))
+    }
+
+    /// Whether a turn of this process runs.
+    pub(in crate::sessions) fn is_running(&self, turn: &str) -> bool {
+        self.lock().turns.values().any(|running| running.id == turn)
     }
 }
 

@@ -111,3 +111,14 @@ fn updates_that_follow_the_end_of_their_agent_are_stored_until_the_next_connecti
     push(&feed, "a", 1);
     assert_eq!(events().count(), 0, "another session has this id now");
 }
+
+#[test]
+fn a_request_is_of_the_turn_that_runs_before_the_tracker_shows_it() {
+    let (feed, inbox) = feed(9);
+    feed.route("a", "mine", &inbox, feed.now());
+    let turn_of = || feed.answering("a", "1").and_then(|(_, turn)| turn);
+    assert_eq!(turn_of(), None);
+    feed.begin_turn("a", "turn-1", &inbox);
+    assert_eq!(turn_of().as_deref(), Some("turn-1"));
+    assert!(feed.is_running("turn-1") && !feed.is_running("turn-2"));
+}
