@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::client::StoredClient;
 use super::store::{self, InactiveQuery, MAX_PAGE, SessionRecord};
-use super::tracker::Ask;
 use crate::client::network::check_runtime;
 use crate::session::Timestamp;
 use crate::sessions::{RetentionPolicy, SessionStatus};
@@ -119,7 +118,8 @@ impl StoredClient {
         let ending = futures::stream::iter(idle).map(|id| async move {
             let policy = *policy;
             let ended =
-                self.shared.ask(self.client(), &id, |answer| Ask::EndIdle { policy, now, answer }).await;
+                self.shared.ask(self.client(), &id, move |tracker| Box::pin(tracker.end_idle(policy, now)));
+            let ended = ended.await;
             (id, ended)
         });
         let results: Vec<_> = ending.buffered(ENDING).collect().await;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{Fuse, FusedFuture as _};
+use futures::future::{BoxFuture, Fuse, FusedFuture as _};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -93,6 +93,22 @@ pub(super) enum UsedBy<'a> {
 pub(super) struct Handle {
     pub(super) inbox: Arc<Inbox<Command>>,
     pub(super) view: watch::Receiver<View>,
+}
+
+impl Handle {
+    /// Waits until everything that happened so far is stored, or given up.
+    pub(super) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.inbox.note(Command::Ask(Box::new(|tracker| {
+            Box::pin(async {
+                tracker.describe().await;
+                tracker.store_ends().await;
+                let _ = done.send(());
+            })
+        })));
+        // A tracker that has ended has nothing to store.
+        let _ = flushed.await;
+    }
 }
 
 impl Shared {
@@ -183,16 +199,26 @@ impl Shared {
         }
     }
 
-    /// Asks a tracker, and waits for the answer. What was begun is completed even if the caller does not wait.
-    pub(super) async fn ask<T>(
+    /// Has a tracker do something, and waits for the result. It is completed even if the caller does not wait.
+    pub(super) async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         client: &SandboxAgentClient,
         id: &str,
-        ask: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Ask,
+        act: impl for<'a> FnOnce(&'a mut Tracker) -> BoxFuture<'a, Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         check_runtime()?;
         let (sender, answer) = oneshot::channel();
-        let mut command = Command::Ask(ask(sender));
+        let ask: Ask = Box::new(|tracker| {
+            Box::pin(async {
+                tracker.inbox.set_busy(true);
+                let result = act(tracker).await;
+                tracker.inbox.set_busy(false);
+                tracker.show();
+                // A caller that went away needs no answer.
+                let _ = sender.send(result);
+            })
+        });
+        let mut command = Command::Ask(ask);
         loop {
             let handle = self.tracker(client, id);
             match handle.inbox.command(command) {

@@ -13,7 +13,6 @@ use super::feed::{Moment, Offers};
 use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::remote::RemoteTurn;
-use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
 use super::store::{Fence, NewEvent, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
@@ -21,9 +20,9 @@ use crate::client::event::Holder;
 use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
-use crate::stream::{Resend, StreamReader};
+use crate::stream::StreamReader;
 use crate::thread::ResultRules;
-use crate::{Error, Event, NewSession, Prompt, Turn, TurnOutcome};
+use crate::{Error, Event, Turn, TurnOutcome};
 
 mod acquire;
 mod catch_up;
@@ -53,8 +52,6 @@ pub(super) enum Command {
         payload: Value,
         stored: oneshot::Sender<()>,
     },
-    /// Everything before is to be stored.
-    Flush(oneshot::Sender<()>),
     /// The application waits for the end of a turn, which is before this.
     TurnStored(oneshot::Sender<Result<(), StoreError>>),
     Ask(Ask),
@@ -69,44 +66,8 @@ pub(super) struct EndedTurn {
     pub(super) holder: Option<Arc<Holder>>,
 }
 
-/// What is asked of a tracker; the answer goes to the sender, if anything waits for it.
-pub(super) enum Ask {
-    Create {
-        new: Box<NewSession>,
-        answer: oneshot::Sender<Result<(), Error>>,
-    },
-    Acquire {
-        wish: Wish,
-        answer: oneshot::Sender<Result<Option<Restored>, Error>>,
-    },
-    Prompt {
-        prompt: Prompt,
-        new: Option<Box<NewSession>>,
-        answer: oneshot::Sender<Result<Begun, Error>>,
-    },
-    Resend {
-        turn: String,
-        prompt: Prompt,
-        new: Option<Box<NewSession>>,
-        answer: oneshot::Sender<Result<(Resend, Fence), Error>>,
-    },
-    /// Cancels the turn of another program, on the endpoint of that program.
-    CancelRemote {
-        answer: oneshot::Sender<Result<(), Error>>,
-    },
-    Interrupt {
-        turn: String,
-        answer: oneshot::Sender<Result<bool, Error>>,
-    },
-    Release {
-        answer: oneshot::Sender<Result<SessionRecord, Error>>,
-    },
-    EndIdle {
-        policy: RetentionPolicy,
-        now: Timestamp,
-        answer: oneshot::Sender<Result<bool, Error>>,
-    },
-}
+/// What a tracker is asked to do, while nothing else happens in its session.
+pub(super) type Ask = Box<dyn for<'a> FnOnce(&'a mut Tracker) -> BoxFuture<'a, ()> + Send>;
 
 /// What became of a prompt.
 pub(super) enum Begun {
@@ -321,7 +282,7 @@ impl Tracker {
 
     /// Handles what has arrived, but for what is asked.
     pub(super) fn catch_up(&mut self) -> BoxFuture<'_, ()> {
-        let items = self.inbox.take_all_but(|command| matches!(command, Command::Ask(_) | Command::Flush(_)));
+        let items = self.inbox.take_all_but(|command| matches!(command, Command::Ask(_)));
         Box::pin(self.handle_all(items.into()))
     }
 
@@ -360,65 +321,13 @@ impl Tracker {
             Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
             Command::Answered { payload, stored } => self.answered(payload, stored).await,
-            Command::Flush(done) => {
-                self.describe().await;
-                self.store_ends().await;
-                // A caller that went away needs no answer.
-                let _ = done.send(());
-            }
             Command::TurnStored(answer) => {
                 // A turn that was dropped needs no answer.
                 let _ = answer.send(self.not_stored.take().map_or(Ok(()), Err));
             }
-            Command::Ask(ask) => {
-                self.inbox.set_busy(true);
-                Box::pin(self.answer(ask)).await;
-                self.inbox.set_busy(false);
-            }
+            Command::Ask(ask) => ask(self).await,
         }
         self.show();
-    }
-
-    /// Callers that went away need no answer.
-    async fn answer(&mut self, ask: Ask) {
-        match ask {
-            Ask::Create { new, answer } => {
-                let created = self.create(&new).await;
-                self.show();
-                let _ = answer.send(created);
-            }
-            Ask::Acquire { wish, answer } => {
-                let acquired = self.acquire_if_needed(&wish).await;
-                self.show();
-                let _ = answer.send(acquired);
-            }
-            Ask::Prompt { prompt, new, answer } => {
-                let begun = self.prompt(&prompt, new.as_deref()).await;
-                self.show();
-                let _ = answer.send(begun);
-            }
-            Ask::Resend { turn, prompt, new, answer } => {
-                let resent = self.resend(&turn, prompt, new.as_deref()).await;
-                self.show();
-                let _ = answer.send(resent);
-            }
-            Ask::CancelRemote { answer } => {
-                let _ = answer.send(self.cancel_remote().await);
-            }
-            Ask::Interrupt { turn, answer } => {
-                let _ = answer.send(self.interrupt(&turn).await);
-            }
-            Ask::Release { answer } => {
-                let released = self.release().await;
-                self.show();
-                let _ = answer.send(released);
-            }
-            Ask::EndIdle { policy, now, answer } => {
-                let ended = self.end_idle(&policy, now).await;
-                self.show();
-                let _ = answer.send(ended);
-            }
-        }
     }
 
     /// The agent does not have the session any more. What a turn of another program became is found out when the
@@ -463,7 +372,7 @@ impl Tracker {
     }
 
     /// Ends the agent of the session if it is idle; `false` if it is not, or was ended before.
-    async fn end_idle(&mut self, policy: &RetentionPolicy, now: Timestamp) -> Result<bool, Error> {
+    pub(super) async fn end_idle(&mut self, policy: RetentionPolicy, now: Timestamp) -> Result<bool, Error> {
         let client = self.client.upgrade()?;
         let Some(owned) = self.owned.as_ref().filter(|owned| owned.is_live && owned.foreign.is_none()) else {
             return Ok(false);

@@ -1,5 +1,6 @@
 //! Becoming the owner of a session, and catching up with the server's stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ const RIVAL_WAIT: Duration = Duration::from_millis(5);
 pub(in crate::sessions) struct Wish {
     pub(in crate::sessions) action: UserAction,
     /// What the session is opened with, with its tool servers; else what is stored.
-    pub(in crate::sessions) new: Option<Box<NewSession>>,
+    pub(in crate::sessions) new: Option<Arc<NewSession>>,
 }
 
 /// How an agent can continue sessions, as far as is known.
@@ -46,12 +47,15 @@ impl Tracker {
     }
 
     /// Acquires the session, unless this process has it.
-    pub(super) async fn acquire_if_needed(&mut self, wish: &Wish) -> Result<Option<Restored>, Error> {
+    pub(in crate::sessions) async fn acquire_if_needed(
+        &mut self,
+        wish: Wish,
+    ) -> Result<Option<Restored>, Error> {
         let record = self.shared.record(&self.id).await?;
         if record.status == SessionStatus::Active && self.is_current(&record) {
             return Ok(None);
         }
-        self.acquire(wish).await.map(Some)
+        self.acquire(&wish).await.map(Some)
     }
 
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Result<Restored, Error> {

@@ -12,7 +12,7 @@ use crate::{Error, NewSession, ServerKind};
 
 impl Tracker {
     /// Creates the session: the record first, so that nothing happens in a session that is not stored.
-    pub(super) async fn create(&mut self, new: &NewSession) -> Result<(), Error> {
+    pub(in crate::sessions) async fn create(&mut self, new: NewSession) -> Result<(), Error> {
         let client = self.client.upgrade()?;
         let shared = self.shared.clone();
         if shared.in_time(shared.store.get(&self.id)).await?.is_some() {

@@ -172,7 +172,7 @@ impl Tracker {
     }
 
     /// Stores the ends that could not be stored before: nobody else would know them.
-    pub(super) async fn store_ends(&mut self) {
+    pub(in crate::sessions) async fn store_ends(&mut self) {
         if !self.unstored_ends.is_empty() {
             self.write(Vec::new(), RecordPatch::default(), None).await;
         }
@@ -256,7 +256,7 @@ impl Tracker {
     }
 
     /// Stores what has changed in the settings of the session.
-    pub(super) async fn describe(&mut self) {
+    pub(in crate::sessions) async fn describe(&mut self) {
         let mut patch = RecordPatch::default();
         self.patch_settings(&mut patch);
         if !patch.is_empty() {
@@ -344,7 +344,7 @@ impl Tracker {
     }
 
     /// Ends the ownership of the session. Its agent continues.
-    pub(super) async fn release(&mut self) -> Result<SessionRecord, Error> {
+    pub(in crate::sessions) async fn release(&mut self) -> Result<SessionRecord, Error> {
         // What is behind this position is the next owner's.
         let position = self.shared.feed.position();
         self.catch_up().await;
