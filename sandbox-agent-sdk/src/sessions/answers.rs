@@ -123,11 +123,11 @@ async fn begin(
         }
         let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
         let now = SystemTime::now().into();
-        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, now, turn);
+        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, turn);
         let mut append = Append::to(inbox.session()).events([event]);
         append.fence = fence;
         append.patch.last_active_at = Some(now);
-        match shared.in_time(shared.store.append(append)).await {
+        match shared.append(append).await {
             Ok(appended) => {
                 let last = appended.record.map(|record| record.last_index);
                 return Ok(appended.indexes.last().copied() == last);
@@ -148,8 +148,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "delivered"}));
         // A tracker that has ended leaves it to the next owner.
-        self.inbox.push(closed.about(Some(self.rpc_id.clone())));
+        self.inbox.push(Entry::request_closed(Some(self.rpc_id.clone()), "delivered"));
     }
 }

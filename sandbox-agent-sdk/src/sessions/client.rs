@@ -215,7 +215,7 @@ impl StoredClient {
 
     async fn appended(&self, append: Append) -> Result<SessionRecord, Error> {
         let id = append.session_id.clone();
-        let appended = match self.shared.in_time(self.shared.store.append(append)).await {
+        let appended = match self.shared.append(append).await {
             Err(StoreError::Status(error)) => return Err(error.into()),
             appended => appended?,
         };

@@ -16,8 +16,8 @@ use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
 use super::options::StoreOptions;
 use super::store::{
-    AgentSession, Append, EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo, SessionRecord,
-    SessionStore, StoreError, StreamPosition,
+    AgentSession, Append, Appended, EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo,
+    SessionRecord, SessionStore, StoreError, StoredEvent, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
@@ -302,6 +302,59 @@ impl Shared {
         Ok(self.in_time(self.store.events(query)).await?)
     }
 
+    /// Visits the events of a query, page by page, until `visit` returns something.
+    pub(super) async fn find_event<T>(
+        &self,
+        mut query: EventQuery,
+        mut visit: impl FnMut(StoredEvent) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        loop {
+            let page = self.events(&query).await?;
+            let found = page.events.into_iter().find_map(&mut visit);
+            match page.next.filter(|_| found.is_none()) {
+                Some(next) => query = query.after(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Visits the records of a query, page by page, until `visit` returns something.
+    pub(super) async fn find_record<T>(
+        &self,
+        mut query: RecordQuery,
+        mut visit: impl FnMut(SessionRecord) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        loop {
+            let page = self.in_time(self.store.list(&query)).await?;
+            let found = page.records.into_iter().find_map(&mut visit);
+            match page.next.filter(|_| found.is_none()) {
+                Some(next) => query = query.after(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Waits for a change of a session. If the store does not say whether it was made, the record does.
+    pub(super) async fn confirmed(
+        &self,
+        id: &str,
+        change: impl Future<Output = Result<SessionRecord, StoreError>>,
+        is_done: impl Fn(&SessionRecord) -> bool,
+    ) -> Result<SessionRecord, StoreError> {
+        match self.in_time(change).await {
+            Err(error @ StoreError::Unavailable(_)) => {
+                let found = self.in_time(self.store.get(id)).await.ok().flatten();
+                found.filter(is_done).ok_or(error)
+            }
+            changed => changed,
+        }
+    }
+
+    /// Appends once.
+    pub(super) async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        self.in_time(self.store.append(append)).await
+    }
+
     /// Waits for the store, but not for ever.
     pub(super) async fn in_time<T>(
         &self,
@@ -356,7 +409,9 @@ impl Shared {
             UsedBy::SessionsBut(id) => record.id != id,
             UsedBy::OtherProcesses => record.owner.as_ref().is_some_and(|owner| *owner != self.owner),
         };
-        self.any_record(RecordQuery::counted().endpoint(endpoint), uses).await
+        let query = RecordQuery::counted().endpoint(endpoint);
+        let found = self.find_record(query, |record| uses(&record).then_some(()));
+        Ok(found.await?.is_some())
     }
 
     /// Whether another stored session is bound to the agent's session, in this incarnation of the server or a later one.
@@ -370,22 +425,9 @@ impl Shared {
             let bound = record.agent_session.as_ref();
             record.id != but && bound.is_some_and(|bound| bound.incarnation >= incarnation)
         };
-        self.any_record(RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id), is_bound).await
-    }
-
-    async fn any_record(
-        &self,
-        mut query: RecordQuery,
-        is_it: impl Fn(&SessionRecord) -> bool,
-    ) -> Result<bool, StoreError> {
-        loop {
-            let page = self.in_time(self.store.list(&query)).await?;
-            match (page.records.iter().any(&is_it), page.next) {
-                (true, _) => return Ok(true),
-                (false, Some(next)) => query = query.after(next),
-                (false, None) => return Ok(false),
-            }
-        }
+        let query = RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id);
+        let found = self.find_record(query, |record| is_bound(&record).then_some(()));
+        Ok(found.await?.is_some())
     }
 
     /// Leaves the endpoint of this process to another one that owns a session on it, instead of ending it with the

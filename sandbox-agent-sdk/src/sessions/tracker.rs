@@ -428,8 +428,3 @@ pub(super) fn ended_by(response: &Response, rules: &ResultRules) -> TurnEnd {
     };
     TurnEnd::of(&outcome, rules)
 }
-
-/// The event of a turn's end.
-pub(super) fn turn_end_entry(end: &TurnEnd) -> Entry {
-    Entry::own(StoredEventKind::TurnEnded, json!(end))
-}

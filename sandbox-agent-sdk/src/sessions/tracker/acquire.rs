@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use tokio::time::Instant;
 
 use super::reopen::Restoring;
@@ -11,7 +12,7 @@ use crate::client::random::random_below;
 use crate::connection::Capabilities;
 use crate::sessions::restored::Restored;
 use crate::sessions::shared::UsedBy;
-use crate::sessions::store::{Acquire, Acquired, SessionRecord, StoreError};
+use crate::sessions::store::{Acquire, SessionRecord, StoreError};
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
 use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
@@ -113,8 +114,7 @@ impl Tracker {
         let was_live = self.owned.as_ref().is_some_and(|owned| owned.fence.epoch == before.epoch);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
         let endpoint = self.shared.endpoint(&client).await?;
-        let acquired = self.become_owner(&before).await?;
-        let record = acquired.record;
+        let record = self.become_owner(&before).await?;
         if !was_live {
             self.lose_ownership();
         }
@@ -175,21 +175,14 @@ impl Tracker {
         }
     }
 
-    /// Increments the epoch. If the store does not say in time whether that was done, it is looked up.
-    async fn become_owner(&self, before: &SessionRecord) -> Result<Acquired, Error> {
+    /// Increments the epoch.
+    async fn become_owner(&self, before: &SessionRecord) -> Result<SessionRecord, StoreError> {
         let shared = &self.shared;
         let acquire = Acquire::by(&shared.owner).if_epoch(before.epoch);
-        match shared.in_time(shared.store.acquire(&self.id, acquire)).await {
-            Err(error @ StoreError::Unavailable(_)) => {
-                let now = shared.record(&self.id).await?;
-                let is_ours = now.owner.as_ref() == Some(&shared.owner) && now.epoch == before.epoch + 1;
-                match is_ours {
-                    true => Ok(Acquired::new(now, before.owner.clone())),
-                    false => Err(error.into()),
-                }
-            }
-            acquired => Ok(acquired?),
-        }
+        let acquiring = shared.store.acquire(&self.id, acquire).map_ok(|acquired| acquired.record);
+        let is_done =
+            |now: &SessionRecord| now.owner.as_ref() == Some(&shared.owner) && now.epoch == before.epoch + 1;
+        shared.confirmed(&self.id, acquiring, is_done).await
     }
 }
 

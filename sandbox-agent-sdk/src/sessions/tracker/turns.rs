@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
+use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted};
 use crate::client::WeakClient;
 use crate::client::random::random_id;
 use crate::sessions::UserAction;
@@ -177,11 +177,9 @@ impl Tracker {
     /// The response to the prompt of another program arrived, or never will.
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
-        let mut entries = self.close_requests();
         let rules = &self.shared.options.result_rules;
         let end = response.map_or_else(interrupted, |response| ended_by(response, rules));
-        entries.push(turn_end_entry(&end));
-        self.write(entries, end.status_patch(), Some(&foreign.turn.turn_id)).await;
+        self.end_turn(&foreign.turn.turn_id, &end, RecordPatch::default(), None).await;
     }
 
     /// Cancels a turn on the endpoint of another process.
@@ -196,15 +194,12 @@ impl Tracker {
     /// Gives up a turn of another program that did not stop and of which the agent reported nothing: it was never sent.
     pub(in crate::sessions) async fn interrupt(&mut self, turn: String) -> Result<bool, Error> {
         let Some(owned) = &mut self.owned else { return Ok(false) };
-        let Some(foreign) =
-            owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn && !foreign.is_heard)
-        else {
-            return Ok(owned.foreign.is_none());
-        };
-        let mut entries = self.close_requests();
-        entries.push(turn_end_entry(&interrupted()));
-        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
-        Ok(true)
+        let is_unheard = |foreign: &ForeignTurn| foreign.turn.turn_id == turn && !foreign.is_heard;
+        if owned.foreign.as_ref().is_some_and(is_unheard) {
+            self.foreign_turn_ended(None).await;
+            return Ok(true);
+        }
+        Ok(owned.foreign.is_none())
     }
 }
 
