@@ -114,16 +114,15 @@ async fn begin(
     let mut refused = None;
     loop {
         let owned = view.wait_for(|view| view.fence.is_some() && view.fence != refused).await;
-        let Ok((fence, running)) = owned.map(|view| (view.fence, view.turn.clone())) else {
-            return is_deleted().await;
-        };
+        let seen = owned.map(|view| (view.fence, view.turn.clone(), view.incarnation));
+        let Ok((fence, running, incarnation)) = seen else { return is_deleted().await };
         if turn.is_some() && running.as_deref() != turn {
             // The agent does not wait for it any more.
             return Ok(false);
         }
         let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
         let now = SystemTime::now().into();
-        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, turn);
+        let event = entry.about(Some(rpc_id.to_owned())).into_event(incarnation, turn);
         let mut append = Append::to(inbox.session()).events([event]);
         append.fence = fence;
         append.patch.last_active_at = Some(now);

@@ -125,7 +125,9 @@ impl Entry {
         let key = match (&self.rpc_id, self.position) {
             (None, Some(position)) => EventKey::Stream { incarnation, offset: position.offset },
             // Every reader of the stream sees the request under this id.
-            (Some(rpc_id), _) => EventKey::Id { id: key_of(self.kind.as_str(), turn_id, rpc_id) },
+            (Some(rpc_id), _) => {
+                EventKey::Id { id: key_of(self.kind.as_str(), incarnation, turn_id, rpc_id) }
+            }
             (None, None) => EventKey::Id { id: random_id() },
         };
         let mut event = NewEvent::new(random_id(), SystemTime::now().into(), self.kind, self.payload);
@@ -196,9 +198,13 @@ pub(super) fn is_conversation(update: &str) -> bool {
     )
 }
 
-/// An agent may use an id again in another turn, and the same events are stored by several programs.
-fn key_of(kind: &str, turn_id: Option<&str>, rpc_id: &str) -> String {
-    let mut key = format!("{kind}:{}:{rpc_id}", turn_id.unwrap_or_default());
+/// An agent may use an id again in another turn, or outside of turns after a restart. Several programs store the same
+/// event, and may number the same incarnation differently, so that a turn has no incarnation in its keys.
+fn key_of(kind: &str, incarnation: u64, turn_id: Option<&str>, rpc_id: &str) -> String {
+    let mut key = match turn_id {
+        Some(turn_id) => format!("{kind}:{turn_id}:{rpc_id}"),
+        None => format!("{kind}:{incarnation}:{rpc_id}"),
+    };
     if key.len() > super::store::MAX_KEY_BYTES {
         key = format!("{kind}:{:016x}", Position::of(0, 0, key.as_bytes()).fingerprint);
     }
@@ -222,4 +228,27 @@ pub(super) fn rpc_id_of(id: &str) -> String {
 /// The text of a JSON-RPC id that was stored.
 pub(super) fn text_of_rpc_id(rpc_id: &str) -> String {
     serde_json::from_str(rpc_id).unwrap_or_else(|_| rpc_id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Entry, StoredEventKind};
+
+    #[test]
+    fn a_request_id_that_is_used_again_after_a_restart_is_another_request() {
+        let key = |incarnation, turn| {
+            let entry = Entry::own(StoredEventKind::AgentRequest, json!({})).about(Some("0".to_owned()));
+            entry.into_event(incarnation, turn).key
+        };
+        assert_eq!(key(1, None), key(1, None));
+        assert_ne!(key(1, None), key(2, None));
+        assert_eq!(
+            key(1, Some("t")),
+            key(2, Some("t")),
+            "another program may number the incarnation differently"
+        );
+        assert_ne!(key(1, Some("t")), key(1, Some("u")));
+    }
 }

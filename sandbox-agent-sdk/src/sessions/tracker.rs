@@ -83,6 +83,8 @@ pub(super) struct View {
     pub(super) agent_session: Option<String>,
     /// What the process proves its ownership with.
     pub(super) fence: Option<Fence>,
+    /// The incarnation of the server.
+    pub(super) incarnation: u64,
     /// The id of the running turn.
     pub(super) turn: Option<String>,
     pub(super) last_active: Option<Timestamp>,
@@ -356,6 +358,7 @@ impl Tracker {
         let view = View {
             agent_session: owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone()),
             fence: owned.map(|owned| owned.fence),
+            incarnation: owned.map_or(0, |owned| owned.incarnation),
             turn: owned.and_then(Owned::running),
             last_active: self.view.borrow().last_active,
             open_turn: owned.and_then(|owned| owned.foreign.as_ref()).map(|foreign| foreign.turn.clone()),
