@@ -85,7 +85,7 @@ pub use patch::{Append, Appended, Change, RecordPatch};
 pub use position::{Fingerprint, StreamPosition};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
-pub use query::{EventOrder, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
+pub use query::{EventOrder, EventPage, EventQuery, RecordPage, RecordQuery};
 pub use record::{AgentSession, ResumeData, SessionDetails, SessionRecord};
 pub use session_store::{SessionStore, StoreFuture};
 #[cfg(feature = "sqlite")]

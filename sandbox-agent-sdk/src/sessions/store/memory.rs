@@ -1,6 +1,7 @@
 //! A store in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
 use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
@@ -8,8 +9,8 @@ use futures::future::BoxFuture;
 use super::limits::check_key;
 use super::{
     Acquire, Acquired, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence,
-    InactiveQuery, NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore,
-    StoreError, StoreFuture, StoredEvent, StoredEventKind, StreamPosition, Suspend,
+    NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError,
+    StoreFuture, StoredEvent, StoredEventKind, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 use crate::sessions::status::SessionStatus;
@@ -240,21 +241,6 @@ impl Default for MemoryStore {
     }
 }
 
-/// A page of records in the order of a time and their ids.
-fn page<'a>(
-    records: impl Iterator<Item = &'a SessionRecord>,
-    at: fn(&SessionRecord) -> Timestamp,
-    order: EventOrder,
-    size: usize,
-) -> RecordPage {
-    let ordered: BTreeMap<_, _> = records.map(|record| ((at(record), &record.id), record)).collect();
-    let found = match order {
-        EventOrder::OldestFirst => ordered.into_values().take(size + 1).cloned().collect(),
-        EventOrder::NewestFirst => ordered.into_values().rev().take(size + 1).cloned().collect(),
-    };
-    RecordPage::of(found, size, at)
-}
-
 impl SessionStore for MemoryStore {
     fn create(&self, record: SessionRecord, events: Vec<NewEvent>) -> StoreFuture<'_, SessionRecord> {
         self.with(|state| {
@@ -319,12 +305,20 @@ impl SessionStore for MemoryStore {
         self.with(|state| {
             query.check()?;
             let records = state.sessions.values().map(|stored| &stored.record);
-            let matching = records.filter(|record| {
-                let key = (record.created_at, record.id.as_str());
-                query.matches(record)
-                    && query.cursor.as_ref().is_none_or(|cursor| key < (cursor.at, cursor.id.as_str()))
-            });
-            Ok(page(matching, |record| record.created_at, EventOrder::NewestFirst, query.page_size()))
+            let matching = records.filter(|record| query.matches(record));
+            let ordered: BTreeMap<_, _> =
+                matching.map(|record| ((query.order_time(record), record.id.as_str()), record)).collect();
+            let cursor = query.cursor.as_ref().map(|cursor| (cursor.at, cursor.id.as_str()));
+            let behind = cursor.map_or(Bound::Unbounded, Bound::Excluded);
+            let size = query.page_size() + 1;
+            let found = if query.inactive_before.is_some() {
+                let found = ordered.range((behind, Bound::Unbounded));
+                found.take(size).map(|(_, record)| (*record).clone()).collect()
+            } else {
+                let found = ordered.range((Bound::Unbounded, behind)).rev();
+                found.take(size).map(|(_, record)| (*record).clone()).collect()
+            };
+            Ok(RecordPage::of(found, query))
         })
     }
 
@@ -332,20 +326,6 @@ impl SessionStore for MemoryStore {
         self.with(|state| {
             let records = state.sessions.values().map(|stored| &stored.record);
             Ok(records.filter(|record| query.matches(record)).count() as u64)
-        })
-    }
-
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        self.with(|state| {
-            query.check()?;
-            let records = state.sessions.values().map(|stored| &stored.record);
-            let matching = records.filter(|record| {
-                let key = (record.last_active_at, record.id.as_str());
-                record.status == query.status
-                    && record.last_active_at < query.before
-                    && query.cursor.as_ref().is_none_or(|cursor| key > (cursor.at, cursor.id.as_str()))
-            });
-            Ok(page(matching, |record| record.last_active_at, EventOrder::OldestFirst, query.page_size()))
         })
     }
 

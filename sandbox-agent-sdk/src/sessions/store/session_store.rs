@@ -5,8 +5,8 @@ use std::fmt;
 use futures::future::BoxFuture;
 
 use super::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
-    RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
+    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage,
+    RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 
@@ -69,18 +69,15 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a page of records, newest first. Records created in the same millisecond are ordered by descending id.
     ///
+    /// With [`inactive_before`](RecordQuery::inactive_before) they are ordered by their last activity, then by id, both
+    /// ascending.
+    ///
     /// # Errors
     /// [`StoreError::BadCursor`] if the cursor is invalid.
     fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage>;
 
     /// Returns the number of records that match the query. Ignores its cursor and limit.
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64>;
-
-    /// Returns a page of records without recent activity, longest inactive first.
-    ///
-    /// # Errors
-    /// [`StoreError::BadCursor`] if the cursor is invalid.
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage>;
 
     /// Suspends active sessions in one step and returns their number. Sets their last activity to `now`, unless it is
     /// later. Damaged records are suspended too.

@@ -8,9 +8,9 @@ use sandbox_agent_sdk::{
     sessions::{
         MemoryStore, SessionStore,
         store::{
-            Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent,
-            OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StoreFuture,
-            StreamPosition, Suspend,
+            Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents,
+            RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StoreFuture, StreamPosition,
+            Suspend,
         },
     },
 };
@@ -160,9 +160,6 @@ impl SessionStore for ProgramStore {
     }
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
         pass_on!(self.count(query))
-    }
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        pass_on!(self.inactive(query))
     }
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {
         pass_on!(self.suspend(which, now))

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::{
-    Acquire, AgentSession, Append, Change, InactiveQuery, NewEvent, RecordPatch, RecordQuery, ScannedTo,
-    SessionRecord, StoreError, StoredEventKind, StreamPosition, Suspend,
+    Acquire, AgentSession, Append, Change, NewEvent, RecordPatch, RecordQuery, ScannedTo, SessionRecord,
+    StoreError, StoredEventKind, StreamPosition, Suspend,
 };
 use super::{Store, all_events, append, at, create, event, get, position, record};
 use crate::sessions::status::{SessionStatus, StatusEvent};
@@ -274,8 +274,8 @@ pub(super) async fn suspends_own_or_all_active_sessions(store: Store) {
             assert_eq!(get(&store, &record.id).await, *record);
         }
     }
-    let suspended = InactiveQuery::new(SessionStatus::Suspended, at(1_501));
-    assert_eq!(store.inactive(&suspended).await.unwrap().records.len(), 5);
+    let suspended = RecordQuery::all().statuses([SessionStatus::Suspended]).inactive_before(at(1_501));
+    assert_eq!(store.list(&suspended).await.unwrap().records.len(), 5);
 }
 
 pub(super) async fn suspends_while_others_write(store: Store) {

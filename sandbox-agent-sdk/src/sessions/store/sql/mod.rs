@@ -5,8 +5,8 @@ use futures::future::BoxFuture;
 
 use super::super::rows::Prepared;
 use super::super::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
-    RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreFuture, StreamPosition, Suspend,
+    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage,
+    RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreFuture, StreamPosition, Suspend,
 };
 use super::Store;
 use crate::session::Timestamp;
@@ -61,10 +61,6 @@ impl SessionStore for Store {
 
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
         run!(self.reader(), |connection| records::count(connection, query))
-    }
-
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        run!(self.reader(), |connection| records::inactive(connection, query))
     }
 
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {

@@ -1,17 +1,16 @@
 //! Statements on records.
 
-use sqlx::{Connection as _, Row as _};
+use sqlx::{Connection as _, QueryBuilder, Row as _};
 
 use super::super::super::limits::check_key;
 use super::super::super::rows::{
-    Failure, count_sql, inactive_sql, insert_session_sql, list_sql, payloads, signed, unsigned,
-    update_session_sql,
+    Failure, insert_session_sql, payloads, signed, unsigned, update_session_sql,
 };
 use super::super::super::{
-    Acquire, Acquired, Fence, InactiveQuery, NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord,
-    StoreError, StreamPosition, Suspend,
+    Acquire, Acquired, Fence, NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError,
+    StreamPosition, Suspend,
 };
-use super::super::{BEGIN, Connection, FOR_UPDATE, Row};
+use super::super::{BEGIN, Connection, Database, FOR_UPDATE, Row};
 use super::columns::{Query, bind_position, bind_record, page, read_position, read_record};
 use super::events::{EventRow, insert_events};
 use crate::session::Timestamp;
@@ -108,50 +107,65 @@ pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Re
     if query.matches_nothing() {
         return Ok(RecordPage::default());
     }
-    let sql = list_sql(query);
-    let rows = bind_list(&sql, query).fetch_all(connection).await?;
-    Ok(page(&rows, query.page_size(), "created_at")?)
+    let rows = list_sql(query).build().fetch_all(connection).await?;
+    Ok(page(&rows, query.page_size(), order_of(query).0)?)
 }
 
-pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
-    let cursor = query.cursor.as_ref();
-    let select = sqlx::query(sql)
-        .bind(signed(query.page_size() as u64 + 1))
-        .bind(cursor.map(|cursor| signed(cursor.at.as_millis())))
-        .bind(cursor.map(|cursor| cursor.id.as_str()));
-    bind_filters(select, query)
-}
-
-fn bind_filters<'q>(mut select: Query<'q>, query: &'q RecordQuery) -> Query<'q> {
-    for status in query.distinct_statuses() {
-        select = select.bind(status.as_str());
+/// The column by which sessions are ordered, and the words for their order.
+fn order_of(query: &RecordQuery) -> (&'static str, &'static str, &'static str) {
+    match query.inactive_before {
+        None => ("created_at", "<", "DESC"),
+        Some(_) => ("last_active_at", ">", "ASC"),
     }
-    query.filters().fold(select, |select, (_, wanted)| select.bind(wanted))
+}
+
+/// The query for a page of sessions. It is put together from one page of each status, so that each is a walk along an
+/// index.
+pub(in super::super) fn list_sql(query: &RecordQuery) -> QueryBuilder<'_, Database> {
+    let (column, than, order) = order_of(query);
+    let order = format!(" ORDER BY {column} {order}, id {order} LIMIT ");
+    let limit = signed(query.page_size() as u64 + 1);
+    let mut sql = QueryBuilder::new("");
+    for (n, status) in query.distinct_statuses().enumerate() {
+        sql.push(if n > 0 { " UNION ALL " } else { "" });
+        sql.push("SELECT * FROM (SELECT * FROM sandbox_agent_sessions WHERE status = ").push_bind(status);
+        push_filters(&mut sql, query);
+        if let Some(cursor) = &query.cursor {
+            sql.push(format!(" AND ({column}, id) {than} (")).push_bind(signed(cursor.at.as_millis()));
+            sql.push(", ").push_bind(cursor.id.as_str()).push(")");
+        }
+        sql.push(&order).push_bind(limit).push(format!(") AS page{n}"));
+    }
+    sql.push(order).push_bind(limit);
+    sql
 }
 
 pub(super) async fn count(connection: &mut Connection, query: &RecordQuery) -> Result<u64, Failure> {
     if query.matches_nothing() {
         return Ok(0);
     }
-    let sql = count_sql(query);
-    let select = bind_filters(sqlx::query(&sql), query);
-    Ok(select.fetch_one(connection).await?.try_get(0).map(unsigned)?)
+    let row = count_sql(query).build().fetch_one(connection).await?;
+    Ok(row.try_get(0).map(unsigned)?)
 }
 
-pub(super) async fn inactive(
-    connection: &mut Connection,
-    query: &InactiveQuery,
-) -> Result<RecordPage, Failure> {
-    query.check()?;
-    let sql = inactive_sql(query);
-    let mut select = sqlx::query(&sql)
-        .bind(signed(query.page_size() as u64 + 1))
-        .bind(query.status.as_str())
-        .bind(signed(query.before.as_millis()));
-    if let Some(cursor) = &query.cursor {
-        select = select.bind(signed(cursor.at.as_millis())).bind(cursor.id.as_str());
+pub(in super::super) fn count_sql(query: &RecordQuery) -> QueryBuilder<'_, Database> {
+    let mut sql = QueryBuilder::new("SELECT COUNT(*) FROM sandbox_agent_sessions WHERE status IN (");
+    let mut statuses = sql.separated(", ");
+    for status in query.distinct_statuses() {
+        statuses.push_bind(status);
     }
-    Ok(page(&select.fetch_all(connection).await?, query.page_size(), "last_active_at")?)
+    sql.push(")");
+    push_filters(&mut sql, query);
+    sql
+}
+
+fn push_filters<'q>(sql: &mut QueryBuilder<'q, Database>, query: &'q RecordQuery) {
+    for (column, wanted) in query.filters() {
+        sql.push(format!(" AND {column} = ")).push_bind(wanted);
+    }
+    if let Some(before) = query.inactive_before {
+        sql.push(" AND last_active_at < ").push_bind(signed(before.as_millis()));
+    }
 }
 
 pub(super) async fn suspend(
