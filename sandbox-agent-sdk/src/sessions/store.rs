@@ -80,7 +80,7 @@ pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
 pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};
-pub use ownership::{Acquire, Acquired, Fence, ScannedTo, Suspend};
+pub use ownership::{Acquire, Fence, ScannedTo, Suspend};
 pub use patch::{Append, Appended, Change, RecordPatch};
 pub use position::{Fingerprint, StreamPosition};
 #[cfg(feature = "postgres")]

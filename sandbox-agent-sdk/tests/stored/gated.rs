@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage,
-    RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture, StoredEventKind,
-    StreamPosition, Suspend,
+    Acquire, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage, RecordQuery,
+    ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture, StoredEventKind, StreamPosition,
+    Suspend,
 };
 
 type Between = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
@@ -166,7 +166,7 @@ impl SessionStore for Gated {
             self.store.append(append).await
         })
     }
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
         Box::pin(async move {
             self.wait().await;
             self.between(&self.before_acquire).await;

@@ -8,9 +8,9 @@ use futures::future::BoxFuture;
 
 use super::limits::check_key;
 use super::{
-    Acquire, Acquired, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence,
-    NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError,
-    StoreFuture, StoredEvent, StoredEventKind, StreamPosition, Suspend,
+    Acquire, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence, NewEvent,
+    OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
+    StoredEvent, StoredEventKind, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 use crate::sessions::status::SessionStatus;
@@ -125,21 +125,21 @@ impl State {
     }
 
     /// Ends the ownership of a session with `end`, which gets how far its owner had scanned.
-    fn end_ownership<T>(
+    fn end_ownership(
         &mut self,
         id: &str,
-        end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
-    ) -> Result<(SessionRecord, T), StoreError> {
+        end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<(), StoreError>,
+    ) -> Result<SessionRecord, StoreError> {
         let stored = self.session(id)?;
         let (owner, endpoint) = (stored.record.owner.clone(), stored.record.endpoint.clone());
         // The end of an open turn may be among what was scanned, and is not stored.
         let has_open_turn = stored.has_open_turn();
         let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref()).filter(|_| !has_open_turn);
         let record = &mut self.session(id)?.record;
-        let ended = end(record, scanned_to)?;
+        end(record, scanned_to)?;
         let record = record.clone();
         self.forget_scanned(owner, endpoint);
-        Ok((record, ended))
+        Ok(record)
     }
 
     /// Removes how far a process has scanned an endpoint if it owns no session there.
@@ -263,19 +263,12 @@ impl SessionStore for MemoryStore {
         self.with(|state| append.check().and_then(|()| state.append(append, self.max_events)))
     }
 
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
-        self.with(|state| {
-            let (record, previous) =
-                state.end_ownership(id, |record, scanned_to| acquire.apply(record, scanned_to))?;
-            Ok(Acquired::new(record, previous))
-        })
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
+        self.with(|state| state.end_ownership(id, |record, scanned_to| acquire.apply(record, scanned_to)))
     }
 
     fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
-        self.with(|state| {
-            let ended = state.end_ownership(id, |record, scanned_to| fence.release(record, scanned_to));
-            ended.map(|(record, ())| record)
-        })
+        self.with(|state| state.end_ownership(id, |record, scanned_to| fence.release(record, scanned_to)))
     }
 
     fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {

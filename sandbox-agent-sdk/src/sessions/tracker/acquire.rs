@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::TryFutureExt as _;
 use tokio::time::Instant;
 
 use super::reopen::Restoring;
@@ -179,10 +178,9 @@ impl Tracker {
     async fn become_owner(&self, before: &SessionRecord) -> Result<SessionRecord, StoreError> {
         let shared = &self.shared;
         let acquire = Acquire::by(&shared.owner).if_epoch(before.epoch);
-        let acquiring = shared.store.acquire(&self.id, acquire).map_ok(|acquired| acquired.record);
         let is_done =
             |now: &SessionRecord| now.owner.as_ref() == Some(&shared.owner) && now.epoch == before.epoch + 1;
-        shared.confirmed(&self.id, acquiring, is_done).await
+        shared.confirmed(&self.id, shared.store.acquire(&self.id, acquire), is_done).await
     }
 }
 

@@ -7,8 +7,7 @@ use super::super::super::rows::{
     Failure, insert_session_sql, payloads, signed, unsigned, update_session_sql,
 };
 use super::super::super::{
-    Acquire, Acquired, Fence, NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError,
-    StreamPosition, Suspend,
+    NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
 use super::super::{BEGIN, Connection, Database, FOR_UPDATE, Row};
 use super::columns::{Query, bind_position, bind_record, page, read_position, read_record};
@@ -47,30 +46,12 @@ pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<
     Ok(row.map(|row| read_record(&row)).transpose()?)
 }
 
-pub(super) async fn acquire(
-    connection: &mut Connection,
-    id: &str,
-    acquire: &Acquire,
-) -> Result<Acquired, Failure> {
-    let ended = end_ownership(connection, id, |record, scanned_to| acquire.apply(record, scanned_to));
-    ended.await.map(|(record, previous)| Acquired::new(record, previous))
-}
-
-pub(super) async fn release(
-    connection: &mut Connection,
-    id: &str,
-    fence: Fence,
-) -> Result<SessionRecord, Failure> {
-    let ended = end_ownership(connection, id, |record, scanned_to| fence.release(record, scanned_to));
-    ended.await.map(|(record, ())| record)
-}
-
 /// Ends the ownership of a session by `end`, which gets how far the owner has scanned the endpoint.
-async fn end_ownership<T>(
+pub(super) async fn end_ownership(
     connection: &mut Connection,
     id: &str,
-    end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
-) -> Result<(SessionRecord, T), Failure> {
+    end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<(), StoreError>,
+) -> Result<SessionRecord, Failure> {
     let mut transaction = connection.begin_with(BEGIN).await?;
     let mut record = read_record(&locked(&mut transaction, id).await?)?;
     let (owner, endpoint) = (record.owner.clone(), record.endpoint.clone());
@@ -82,11 +63,11 @@ async fn end_ownership<T>(
     let open = "SELECT 1 FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 AND kind = 'prompt' LIMIT 1";
     let has_open_turn = sqlx::query(open).bind(id).fetch_optional(&mut *transaction).await?.is_some();
     let scanned_to = scanned_to.filter(|_| !has_open_turn);
-    let ended = end(&mut record, scanned_to)?;
+    end(&mut record, scanned_to)?;
     update_record(&mut transaction, &record).await?;
     forget_scanned(&mut transaction, owner.as_deref(), endpoint.as_deref()).await?;
     transaction.commit().await?;
-    Ok((record, ended))
+    Ok(record)
 }
 
 /// Removes how far a process has scanned an endpoint if it owns no session there.
