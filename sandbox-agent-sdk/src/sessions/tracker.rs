@@ -1,7 +1,7 @@
 //! The owner of a stored session's state in this process.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
@@ -9,30 +9,29 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
-use super::feed::{Moment, Offers};
 use super::inbox::{Inbox, Item};
 use super::options::Durability;
-use super::remote::RemoteTurn;
 use super::scan::Response;
-use super::shared::Shared;
-use super::store::{Fence, NewEvent, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
+use super::shared::{Handle, Shared};
+use super::store::{Fence, NewEvent, StoreError, StoredError, StoredEventKind, TurnEnd};
+use crate::client::WeakClient;
 use crate::client::event::Holder;
-use crate::client::{SessionClaim, WeakClient};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
-use crate::stream::StreamReader;
 use crate::thread::ResultRules;
 use crate::{Error, Event, Turn, TurnOutcome};
 
 mod acquire;
 mod catch_up;
 mod create;
+mod owned;
 mod reopen;
 mod sorting;
 mod turns;
 mod writing;
 
 pub(super) use acquire::Wish;
+use owned::{Described, ForeignLink, ForeignTurn, Owned, Replay, Trailing};
 pub(super) use sorting::abandoned;
 
 /// What a tracker notices, and what is asked of it.
@@ -106,143 +105,46 @@ pub struct OpenTurn {
 
 /// One task per session: everything that changes the session in this process goes through its mailbox.
 pub(super) struct Tracker {
-    pub(super) shared: Arc<Shared>,
-    pub(super) client: WeakClient,
-    pub(super) id: String,
+    shared: Arc<Shared>,
+    client: WeakClient,
+    id: String,
     pub(super) inbox: Arc<Inbox<Command>>,
-    pub(super) view: watch::Sender<View>,
-    pub(super) owned: Option<Owned>,
+    view: watch::Sender<View>,
+    owned: Option<Owned>,
     /// Events that could not be stored, and are not counted in the store yet.
-    pub(super) lost: u64,
+    lost: u64,
     /// The stream and the offset from which on nothing counts as stored until those events are counted.
-    pub(super) lost_at: Option<(u64, u64)>,
+    lost_at: Option<(u64, u64)>,
     /// The ends of turns and of agent requests that could not be stored. The next append has them.
-    pub(super) unstored_ends: Vec<NewEvent>,
+    unstored_ends: Vec<NewEvent>,
     /// Whether the last append failed because the store did not take it in time.
-    pub(super) is_failing: bool,
+    is_failing: bool,
     /// Why something of the turn could not be stored.
-    pub(super) not_stored: Option<StoreError>,
-}
-
-/// A session that this process owns.
-pub(super) struct Owned {
-    pub(super) fence: Fence,
-    pub(super) agent_session: Option<String>,
-    /// Whether the agent has the session.
-    pub(super) is_live: bool,
-    pub(super) incarnation: u64,
-    /// Messages up to this offset of this stream were read when the session was acquired.
-    pub(super) scanned: Option<(Moment, u64)>,
-    /// The endpoint that the agent's session is on.
-    pub(super) endpoint: String,
-    /// Whether other processes can read the stream of that endpoint.
-    pub(super) is_numbered: bool,
-    /// The running turn of this process.
-    pub(super) turn: Option<String>,
-    /// A turn of this process that has ended, while updates of it may still arrive.
-    pub(super) trailing: Option<Trailing>,
-    pub(super) foreign: Option<ForeignTurn>,
-    pub(super) replay: Replay,
-    /// The agent requests that are open, and whether an answer is stored, by their JSON-RPC ids.
-    pub(super) requests: BTreeMap<String, bool>,
-    /// What the record says about the state of the session.
-    pub(super) described: Described,
-}
-
-/// A turn whose response arrived without proof that all updates before it had arrived. Updates that precede its response
-/// on the stream belong to it.
-pub(super) struct Trailing {
-    pub(super) turn_id: String,
-    /// The JSON-RPC id of its prompt.
-    pub(super) request: String,
-}
-
-/// What a record has of a session's settings.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Described {
-    pub(super) options: Option<Value>,
-    pub(super) mode: Option<String>,
-    pub(super) model: Option<String>,
-}
-
-/// A turn of another program that is running.
-pub(super) struct ForeignTurn {
-    pub(super) turn: OpenTurn,
-    /// The JSON-RPC ids with which its prompt was sent.
-    pub(super) prompts: Vec<String>,
-    /// Whether the agent has reported anything since its prompt.
-    pub(super) is_heard: bool,
-    pub(super) link: ForeignLink,
-    /// Its agent requests, which are offered to the application until it ends.
-    pub(super) _offers: Offers,
-}
-
-/// How a turn of another program is followed.
-pub(super) enum ForeignLink {
-    /// It runs on the endpoint of this client.
-    Here {
-        /// Its agent requests are addressed to this client meanwhile.
-        _claim: SessionClaim,
-        /// Its open requests are answered through this reader.
-        _reader: Option<Mutex<StreamReader>>,
-    },
-    /// It runs on the endpoint of another process.
-    Remote(RemoteTurn),
-}
-
-impl ForeignTurn {
-    pub(super) fn remote(&self) -> Option<&RemoteTurn> {
-        match &self.link {
-            ForeignLink::Remote(remote) => Some(remote),
-            ForeignLink::Here { .. } => None,
-        }
-    }
-}
-
-impl Owned {
-    /// A session whose agent has not been asked for it yet.
-    pub(super) fn new(record: &SessionRecord, endpoint: String, is_numbered: bool) -> Self {
-        Self {
-            fence: record.fence(),
-            agent_session: record.agent_session.as_ref().map(|session| session.id.clone()),
-            is_live: false,
-            incarnation: record.position.map_or(1, |position| position.incarnation),
-            scanned: None,
-            endpoint,
-            is_numbered,
-            turn: None,
-            trailing: None,
-            foreign: None,
-            replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
-            requests: BTreeMap::new(),
-            described: Described::default(),
-        }
-    }
-
-    /// The id of the running turn, of this process or another program.
-    pub(super) fn running(&self) -> Option<String> {
-        let foreign = || self.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone());
-        self.turn.clone().or_else(foreign)
-    }
-
-    /// Whether a turn of another program is followed on the endpoint of that program.
-    pub(super) fn is_remote(&self) -> bool {
-        self.foreign.as_ref().is_some_and(|foreign| foreign.remote().is_some())
-    }
-}
-
-/// Whether the agent has to get the history as text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Replay {
-    Done,
-    Pending,
-    /// It was sent; with whether the agent has reported anything since.
-    Sent {
-        is_heard: bool,
-    },
+    not_stored: Option<StoreError>,
 }
 
 impl Tracker {
+    /// A tracker of a session that this process does not own yet.
+    pub(super) fn new(shared: Arc<Shared>, client: WeakClient, id: &str) -> (Self, Handle) {
+        let inbox = Arc::new(Inbox::new(id, shared.options.capacity, shared.options.max_bytes));
+        let (view, seen) = watch::channel(View::default());
+        let handle = Handle { inbox: Arc::clone(&inbox), view: seen };
+        let tracker = Self {
+            shared,
+            client,
+            id: id.to_owned(),
+            inbox,
+            view,
+            owned: None,
+            lost: 0,
+            lost_at: None,
+            is_failing: false,
+            unstored_ends: Vec::new(),
+            not_stored: None,
+        };
+        (tracker, handle)
+    }
+
     pub(super) async fn run(mut self) {
         while self.inbox.filled().await {
             // An application that waits for the store does not wait for more events.

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::sorting::{closing, sort};
 use super::{OpenTurn, Tracker};
 use crate::client::SessionClaim;
+use crate::sessions::calls::FIRST_WAIT;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
-use crate::sessions::shared::FIRST_WAIT;
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
     StoredEventKind, StreamPosition, opens_request,
@@ -252,16 +252,14 @@ impl Tracker {
     /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
     async fn is_restoring(&self) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Restored, StoredEventKind::Restoring];
-        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let page = self.shared.events(&query).await?;
-        Ok(page.events.first().is_some_and(|event| event.kind == StoredEventKind::Restoring))
+        let newest = self.shared.newest(&self.id, kinds).await?;
+        Ok(newest.is_some_and(|event| event.kind == StoredEventKind::Restoring))
     }
 
     /// The id of the last turn that began. An earlier one does not run any more, although its end may not be stored.
     async fn newest_turn(&self) -> Result<Option<String>, Error> {
-        let query = EventQuery::of(&self.id).newest_first().kinds([StoredEventKind::Prompt]).limit(1);
-        let page = self.shared.events(&query).await?;
-        Ok(page.events.into_iter().next().and_then(|prompt| prompt.turn_id))
+        let newest = self.shared.newest(&self.id, [StoredEventKind::Prompt]).await?;
+        Ok(newest.and_then(|prompt| prompt.turn_id))
     }
 
     /// What the store has last of the session's newest turn.

@@ -15,8 +15,8 @@ use crate::sessions::feed::Moment;
 use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEvent,
-    StoredEventKind, StreamPosition,
+    AgentSession, Append, Change, RecordPatch, SessionRecord, StoreError, StoredEvent, StoredEventKind,
+    StreamPosition,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
@@ -99,8 +99,7 @@ impl Tracker {
     /// The id of the last turn if it may still run: it has no end, or ended for its program before the agent responded.
     async fn unended_turn(&self) -> Result<Option<String>, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
-        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let last = self.shared.events(&query).await?.events.into_iter().next();
+        let last = self.shared.newest(&self.id, kinds).await?;
         let may_run = |last: &StoredEvent| {
             last.turn_end().is_none_or(|end| {
                 let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
