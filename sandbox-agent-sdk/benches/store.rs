@@ -16,8 +16,8 @@ use divan::counter::ItemsCount;
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::{
-    Append, InactiveQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteStore,
-    SqliteSync, Suspend,
+    Append, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteStore, SqliteSync,
+    Suspend,
 };
 use sandbox_agent_sdk::sessions::{Durability, SessionStatus, StoreOptions};
 use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
@@ -238,12 +238,10 @@ fn clean_up_time(runtime: &Runtime, count: u64) -> f64 {
     runtime.block_on(async {
         let now = Timestamp::from_millis(count + 1);
         store.suspend(Suspend::All, now).await.unwrap();
-        let mut query = InactiveQuery::new(
-            SessionStatus::Suspended,
-            now.saturating_add(std::time::Duration::from_secs(1)),
-        );
+        let later = now.saturating_add(std::time::Duration::from_secs(1));
+        let mut query = RecordQuery::all().statuses([SessionStatus::Suspended]).inactive_before(later);
         loop {
-            let page = store.inactive(&query).await.unwrap();
+            let page = store.list(&query).await.unwrap();
             match page.next {
                 Some(next) => query = query.after(next),
                 None => break,

@@ -10,6 +10,8 @@
 //! early, progress    events of sessions that are being created; how far the stream is stored               (pure)
 //! answers            stores answers to agent requests before they are sent
 //! scan               reads a part of the server's stream a second time
+//! incarnations       which incarnation of the server a stream is
+//! calls              calls of the store, with their time limits
 //! remote             follows a turn on the endpoint of another process
 //! entry, restored    what is stored of an event; how a session was restored
 //! failures           what failures mean for a session                                      (pure)
@@ -23,6 +25,7 @@
 mod setters;
 
 mod answers;
+mod calls;
 mod client;
 mod compare;
 mod early;
@@ -31,6 +34,7 @@ mod events_lost;
 mod failures;
 mod feed;
 mod inbox;
+mod incarnations;
 mod maintenance;
 mod options;
 mod progress;

@@ -115,24 +115,20 @@ async fn begin(
     let mut refused = None;
     loop {
         let owned = view.wait_for(|view| view.fence.is_some() && view.fence != refused).await;
-        let Ok((fence, running)) = owned.map(|view| (view.fence, view.turn.clone())) else {
-            return is_deleted().await;
-        };
+        let seen = owned.map(|view| (view.fence, view.turn.clone(), view.incarnation));
+        let Ok((fence, running, incarnation)) = seen else { return is_deleted().await };
         if turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn)) {
             // The agent does not wait for it any more.
             return Ok(false);
         }
         let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
         let now = SystemTime::now().into();
-        let event = entry.about(Some(rpc_id.to_owned())).into_event(0, now, turn);
+        let event = entry.about(Some(rpc_id.to_owned())).into_event(incarnation, turn);
         let mut append = Append::to(inbox.session()).events([event]);
         append.fence = fence;
         append.patch.last_active_at = Some(now);
-        match shared.in_time(shared.store.append(append)).await {
-            Ok(appended) => {
-                let last = appended.record.map(|record| record.last_index);
-                return Ok(appended.indexes.last().copied() == last);
-            }
+        match shared.append(append).await {
+            Ok(appended) => return Ok(appended.added > 0),
             // Another process has the session, or this one has acquired it again.
             Err(StoreError::OwnershipLost { .. }) => refused = fence,
             Err(StoreError::NotFound { .. }) => return Ok(true),
@@ -149,8 +145,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "delivered"}));
         // A tracker that has ended leaves it to the next owner.
-        self.inbox.push(closed.about(Some(self.rpc_id.clone())));
+        self.inbox.push(Entry::request_closed(Some(self.rpc_id.clone()), "delivered"));
     }
 }

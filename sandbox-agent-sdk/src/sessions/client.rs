@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use tokio::sync::oneshot;
 
 use super::options::StoreOptions;
 use super::session::StoredSession;
@@ -14,10 +13,10 @@ use super::store::{
     Append, EventPage, EventQuery, RecordPage, RecordPatch, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
-use super::tracker::{Ask, Command, Wish, abandoned};
+use super::tracker::abandoned;
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
-use crate::sessions::{StatusEvent, UserAction};
+use crate::sessions::StatusEvent;
 use crate::{Error, Events, NewSession, SandboxAgentClient};
 
 impl SandboxAgentClient {
@@ -89,8 +88,8 @@ impl StoredClient {
     ) -> Result<StoredSession, Error> {
         new.check()?;
         let id = id.into();
-        let boxed = Box::new(new.clone());
-        self.shared.ask(&self.client, &id, |answer| Ask::Create { new: boxed, answer }).await?;
+        let given = new.clone();
+        self.shared.ask(&self.client, &id, |tracker| Box::pin(tracker.create(given))).await?;
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
@@ -216,7 +215,7 @@ impl StoredClient {
 
     async fn appended(&self, append: Append) -> Result<SessionRecord, Error> {
         let id = append.session_id.clone();
-        let appended = match self.shared.in_time(self.shared.store.append(append)).await {
+        let appended = match self.shared.append(append).await {
             Err(StoreError::Status(error)) => return Err(error.into()),
             appended => appended?,
         };
@@ -245,12 +244,8 @@ impl StoredClient {
 
     pub(super) async fn flush_until(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
         check_runtime()?;
-        let waits = self.shared.all_tracked().into_iter().map(|(_, handle)| async move {
-            let (done, flushed) = oneshot::channel();
-            handle.inbox.note(Command::Flush(done));
-            // A tracker that has ended has nothing to store.
-            let _ = flushed.await;
-        });
+        let waits =
+            self.shared.all_tracked().into_iter().map(|(_, handle)| async move { handle.flush().await });
         let all = futures::future::join_all(waits);
         if tokio::time::timeout_at(deadline, all).await.is_err() {
             self.shared.take_losses()?;
@@ -262,9 +257,7 @@ impl StoredClient {
     /// Waits until everything that happened so far in a session is stored, or given up.
     pub(super) async fn flush_session(&self, id: &str) {
         if let Some(handle) = self.shared.tracked(id) {
-            let (done, flushed) = oneshot::channel();
-            handle.inbox.note(Command::Flush(done));
-            let _ = tokio::time::timeout_at(self.shared.deadline(), flushed).await;
+            let _ = tokio::time::timeout_at(self.shared.deadline(), handle.flush()).await;
         }
     }
 
@@ -282,10 +275,6 @@ impl StoredClient {
             client.client.disconnect().await?;
             client.flush_until(deadline).await
         })
-    }
-
-    pub(super) fn wish(&self, new: Option<&NewSession>) -> Wish {
-        Wish { action: UserAction::Resume, new: new.cloned().map(Box::new) }
     }
 }
 

@@ -102,22 +102,16 @@ impl Shared {
     pub(super) async fn unknown(&self, id: &str, replayed: &[Replayed]) -> Result<Unknown, Error> {
         let mut turns: Vec<StoredTurn> = Vec::new();
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
-        let mut query = EventQuery::of(id).kinds(kinds).limit(MAX_PAGE);
-        loop {
-            let page = self.events(&query).await?;
-            for event in page.events {
-                if event.turn_end().is_some_and(|end| !end.executed) {
-                    turns.retain(|turn| turn.id != event.turn_id);
-                } else if event.kind == StoredEventKind::Prompt {
-                    let prompt = prompt_text(&event.payload["prompt"]);
-                    turns.push(StoredTurn { id: event.turn_id, prompt, answer: Vec::new() });
-                }
+        let visit = |event: StoredEvent| {
+            if event.turn_end().is_some_and(|end| !end.executed) {
+                turns.retain(|turn| turn.id != event.turn_id);
+            } else if event.kind == StoredEventKind::Prompt {
+                let prompt = prompt_text(&event.payload["prompt"]);
+                turns.push(StoredTurn { id: event.turn_id, prompt, answer: Vec::new() });
             }
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => break,
-            }
-        }
+            None::<()>
+        };
+        self.find_event(EventQuery::of(id).kinds(kinds).limit(MAX_PAGE), visit).await?;
         let mut answers = self.answers(id).await?;
         for turn in &mut turns {
             turn.answer = turn.id.as_ref().and_then(|id| answers.remove(id)).unwrap_or_default();
@@ -129,23 +123,20 @@ impl Shared {
     /// The chunks of the agent's messages by turn, the newest first.
     async fn answers(&self, id: &str) -> Result<HashMap<String, Vec<String>>, Error> {
         let mut answers: HashMap<String, Vec<String>> = HashMap::new();
-        let mut query = EventQuery::of(id).newest_first().kinds([StoredEventKind::Update]).limit(MAX_PAGE);
-        for _ in 0..PAGES {
-            let page = self.events(&query).await?;
-            for StoredEvent { turn_id, payload, .. } in page.events {
-                let update = raw_update(&payload);
-                let text = update["content"]["text"].as_str();
-                if let (Some("agent_message_chunk"), Some(turn), Some(text)) =
-                    (update["sessionUpdate"].as_str(), turn_id, text)
-                {
-                    answers.entry(turn).or_default().push(text.to_owned());
-                }
+        let mut read = 0;
+        let visit = |StoredEvent { turn_id, payload, .. }: StoredEvent| {
+            let update = raw_update(&payload);
+            let text = update["content"]["text"].as_str();
+            if let (Some("agent_message_chunk"), Some(turn), Some(text)) =
+                (update["sessionUpdate"].as_str(), turn_id, text)
+            {
+                answers.entry(turn).or_default().push(text.to_owned());
             }
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => break,
-            }
-        }
+            read += 1;
+            (read == PAGES * MAX_PAGE).then_some(())
+        };
+        let query = EventQuery::of(id).newest_first().kinds([StoredEventKind::Update]).limit(MAX_PAGE);
+        self.find_event(query, visit).await?;
         Ok(answers)
     }
 }

@@ -1,15 +1,15 @@
 //! What is stored of an event.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, raw_update};
+use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, TurnEnd, raw_update};
 use crate::Event;
 use crate::client::event::{Hold, Holder, Weight};
 use crate::client::random::random_id;
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
-use crate::session::Timestamp;
 use crate::stream::{LogRecord, StreamPosition as Position};
 
 /// What is stored of an event, before it has an incarnation and a turn.
@@ -21,6 +21,8 @@ pub(super) struct Entry {
     pub(super) position: Option<Position>,
     /// The JSON-RPC id of an agent request.
     pub(super) rpc_id: Option<String>,
+    /// The id of its turn, if that is not the one that is running.
+    pub(super) turn_id: Option<String>,
     /// Its approximate size in bytes.
     pub(super) weight: usize,
     /// The stream that it came on, as the feed counts them.
@@ -78,11 +80,22 @@ impl Entry {
             payload,
             position: None,
             rpc_id: None,
+            turn_id: None,
             weight: 0,
             stream: 0,
             is_held: false,
             holder: None,
         }
+    }
+
+    /// The end of a turn.
+    pub(super) fn turn_ended(end: &TurnEnd) -> Self {
+        Self::own(StoredEventKind::TurnEnded, json!(end))
+    }
+
+    /// The end of an agent request.
+    pub(super) fn request_closed(rpc_id: Option<String>, reason: &str) -> Self {
+        Self::own(StoredEventKind::RequestClosed, json!({ "reason": reason })).about(rpc_id)
     }
 
     /// An event about an agent request.
@@ -106,15 +119,18 @@ impl Entry {
         }
     }
 
-    /// The event to be stored.
-    pub(super) fn into_event(self, incarnation: u64, now: Timestamp, turn_id: Option<&str>) -> NewEvent {
+    /// The event to be stored. It is of this turn, unless it names another one.
+    pub(super) fn into_event(self, incarnation: u64, turn_id: Option<&str>) -> NewEvent {
+        let turn_id = self.turn_id.as_deref().or(turn_id);
         let key = match (&self.rpc_id, self.position) {
             (None, Some(position)) => EventKey::Stream { incarnation, offset: position.offset },
             // Every reader of the stream sees the request under this id.
-            (Some(rpc_id), _) => EventKey::Id { id: key_of(self.kind.as_str(), turn_id, rpc_id) },
+            (Some(rpc_id), _) => {
+                EventKey::Id { id: key_of(self.kind.as_str(), incarnation, turn_id, rpc_id) }
+            }
             (None, None) => EventKey::Id { id: random_id() },
         };
-        let mut event = NewEvent::new(random_id(), now, self.kind, self.payload);
+        let mut event = NewEvent::new(random_id(), SystemTime::now().into(), self.kind, self.payload);
         event.key = key;
         event.turn_id = turn_id.map(str::to_owned);
         event.rpc_id = self.rpc_id;
@@ -182,9 +198,13 @@ pub(super) fn is_conversation(update: &str) -> bool {
     )
 }
 
-/// An agent may use an id again in another turn, and the same events are stored by several programs.
-fn key_of(kind: &str, turn_id: Option<&str>, rpc_id: &str) -> String {
-    let mut key = format!("{kind}:{}:{rpc_id}", turn_id.unwrap_or_default());
+/// An agent may use an id again in another turn, or outside of turns after a restart. Several programs store the same
+/// event, and may number the same incarnation differently, so that a turn has no incarnation in its keys.
+fn key_of(kind: &str, incarnation: u64, turn_id: Option<&str>, rpc_id: &str) -> String {
+    let mut key = match turn_id {
+        Some(turn_id) => format!("{kind}:{turn_id}:{rpc_id}"),
+        None => format!("{kind}:{incarnation}:{rpc_id}"),
+    };
     if key.len() > super::store::MAX_KEY_BYTES {
         key = format!("{kind}:{:016x}", Position::of(0, 0, key.as_bytes()).fingerprint);
     }
@@ -208,4 +228,27 @@ pub(super) fn rpc_id_of(id: &str) -> String {
 /// The text of a JSON-RPC id that was stored.
 pub(super) fn text_of_rpc_id(rpc_id: &str) -> String {
     serde_json::from_str(rpc_id).unwrap_or_else(|_| rpc_id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Entry, StoredEventKind};
+
+    #[test]
+    fn a_request_id_that_is_used_again_after_a_restart_is_another_request() {
+        let key = |incarnation, turn| {
+            let entry = Entry::own(StoredEventKind::AgentRequest, json!({})).about(Some("0".to_owned()));
+            entry.into_event(incarnation, turn).key
+        };
+        assert_eq!(key(1, None), key(1, None));
+        assert_ne!(key(1, None), key(2, None));
+        assert_eq!(
+            key(1, Some("t")),
+            key(2, Some("t")),
+            "another program may number the incarnation differently"
+        );
+        assert_ne!(key(1, Some("t")), key(1, Some("u")));
+    }
 }

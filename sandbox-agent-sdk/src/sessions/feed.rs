@@ -7,21 +7,20 @@ use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
-use super::early::Early;
 use super::entry::Entry;
 use super::inbox::{Inbox, Item, Pushed};
 use super::options::Durability;
-use super::progress::Progress;
 use super::store::StoredEventKind;
 use super::tracker::Command;
 use crate::client::Hub;
-use crate::client::event::{Fate, Hold};
-use crate::client::maps::HashMap;
+use crate::client::event::Hold;
 use crate::session::Timestamp;
 use crate::stream::StreamPosition as Position;
-use crate::{ConnectionState, Event};
 
 mod sink;
+mod state;
+
+use state::{Route, RunningTurn, State};
 
 pub(super) type Mailbox = Arc<Inbox<Command>>;
 
@@ -48,62 +47,6 @@ pub(super) struct Feed {
     is_due: AtomicBool,
     /// Something was lost, or the progress is to be stored, or the feed is closed.
     pub(super) news: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// By the id of the agent's session.
-    routes: HashMap<String, Route>,
-    /// Trackers that read the stream to find out whether the agent's session is still theirs, by its id. Each gets its
-    /// events, beside the one that has the route.
-    candidates: HashMap<String, Vec<Mailbox>>,
-    /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
-    gone: HashMap<String, Route>,
-    /// The turns of this process, by the id of the agent's session. Their end is delivered even after the route is gone.
-    turns: HashMap<String, RunningTurn>,
-    /// Who waits for the response to a prompt on the stream, by its JSON-RPC id.
-    awaited: HashMap<String, Mailbox>,
-    /// Agent requests of turns of other processes that are offered here, by session and id.
-    offered: HashMap<(String, String), Offered>,
-    early: Early,
-    /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
-    /// sessions report meanwhile is not seen here, so that nothing counts as stored.
-    unseen: Vec<Mailbox>,
-    progress: Progress,
-    /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.
-    is_echoing: bool,
-    clock: u64,
-    /// The clock when the stream was lost last.
-    lost_at: Option<u64>,
-    away: bool,
-    /// What was bound before is gone with the agent, the server or the connection.
-    ended_before: u64,
-    /// Incremented with every connection and every restart of the server: offsets of different streams do not compare.
-    stream: u64,
-    last_active: Option<Timestamp>,
-}
-
-/// A turn of this process.
-#[derive(Debug)]
-struct RunningTurn {
-    id: String,
-    /// The JSON-RPC id of its prompt, once that is being sent and until its response arrives on the stream.
-    request: Option<String>,
-    /// Whether the response arrived without proof that everything before it had arrived.
-    is_unordered: bool,
-    inbox: Mailbox,
-}
-
-#[derive(Debug)]
-struct Route {
-    session: String,
-    inbox: Mailbox,
-    bound_at: u64,
-    /// The hold on the latest event, if events are held back until they are stored.
-    latest: Option<Hold>,
-    /// Whether its agent has ended: servers write the agent's last updates and the notice of its end concurrently, so that
-    /// updates may follow until the next connection.
-    is_trailing: bool,
 }
 
 /// A moment: what was bound before a later loss of the agent is gone with it.
@@ -429,96 +372,6 @@ impl Feed {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn withdraw(&mut self, inbox: &Mailbox) {
-        self.candidates.retain(|_, candidates| {
-            candidates.retain(|candidate| !Arc::ptr_eq(candidate, inbox));
-            !candidates.is_empty()
-        });
-    }
-
-    fn settle(&mut self, (stream, offset): (u64, u64)) {
-        if stream == self.stream {
-            self.progress.settle(offset);
-        }
-    }
-
-    /// The hold on the latest event of an agent's session.
-    fn latest_hold(&self, agent_session: &str) -> Option<Hold> {
-        let of_route = self.routes.get(agent_session).and_then(|route| route.latest.as_ref());
-        let latest = of_route.or_else(|| self.early.latest(agent_session));
-        latest.filter(|hold| hold.fate() == Fate::Held).cloned()
-    }
-
-    /// Whether what was bound then is gone.
-    fn is_gone(&self, bound_at: u64) -> bool {
-        bound_at < self.ended_before
-    }
-
-    /// Ends every binding that is older than this, and begins another stream.
-    fn end_before(&mut self, before: u64, is_trailing: bool) {
-        self.ended_before = before;
-        self.stream += 1;
-        self.progress = Progress::default();
-        self.awaited.clear();
-        self.is_echoing = false;
-        let gone = self.routes.extract_if(|_, route| route.bound_at < before);
-        for (id, route) in gone {
-            route.inbox.note(Command::Gone);
-            if !self.unseen.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
-                self.unseen.push(Arc::clone(&route.inbox));
-            }
-            self.gone.insert(id, Route { is_trailing, ..route });
-        }
-    }
-
-    /// Something happened that is not of one session.
-    fn happened_to_all(&mut self, event: &Event) {
-        match event {
-            Event::Connection(ConnectionState::Reconnecting { .. }) if self.away => {}
-            Event::Connection(ConnectionState::Reconnecting { .. }) => {
-                self.away = true;
-                self.clock += 1;
-                self.lost_at = Some(self.clock);
-            }
-            Event::Reconnected { .. } => self.away = false,
-            Event::ServerRestarted => {
-                self.clock += 1;
-                // What was bound since the stream was lost was bound on the new server.
-                let before = self.lost_at.take().unwrap_or(self.clock);
-                self.end_before(before, false);
-            }
-            Event::Connection(
-                state @ (ConnectionState::AgentEnded(_)
-                | ConnectionState::Disconnected
-                | ConnectionState::Lost(_)),
-            ) => {
-                self.clock += 1;
-                (self.away, self.lost_at) = (false, None);
-                self.end_before(self.clock, matches!(state, ConnectionState::AgentEnded(_)));
-            }
-            Event::Connection(ConnectionState::Connecting) => {
-                self.gone.values_mut().for_each(|route| route.is_trailing = false);
-            }
-            // Nothing says which session they were of.
-            Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {
-                let Some(entry) = Entry::of(event, None) else { return };
-                let routed = self.routes.values().map(|route| &route.inbox);
-                let proposed = self.candidates.values().flatten();
-                let mut reached: Vec<&Mailbox> = Vec::new();
-                for inbox in routed.chain(proposed) {
-                    if !reached.iter().any(|other| Arc::ptr_eq(other, inbox)) {
-                        // What does not fit is counted in its position.
-                        let _ = inbox.push(entry.clone());
-                        reached.push(inbox);
-                    }
-                }
-            }
-            _ => {}
-        }
     }
 }
 

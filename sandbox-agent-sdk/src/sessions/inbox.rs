@@ -92,32 +92,29 @@ impl<C> Inbox<C> {
 
     /// Adds an event. What does not fit is counted in its position.
     pub(super) fn push(&self, entry: Entry) -> Pushed {
-        let mut state = self.lock();
-        if state.closed {
-            return Pushed::Closed;
-        }
-        let fits = state.events < self.capacity
-            && (state.bytes + entry.weight <= self.max_bytes || state.events == 0);
-        let pushed = if fits {
+        self.add(|state| {
+            let has_room = state.bytes + entry.weight <= self.max_bytes || state.events == 0;
+            if state.events >= self.capacity || !has_room {
+                return state.lose(entry, 1);
+            }
             state.events += 1;
             state.bytes += entry.weight;
             state.items.push_back(Item::Event(entry));
             Pushed::Queued
-        } else {
-            state.lose(entry, 1)
-        };
-        drop(state);
-        self.filled.notify_one();
-        pushed
+        })
     }
 
     /// Counts events as lost in this position, of which this was the first.
     pub(super) fn lose(&self, first: Entry, count: u64) -> Pushed {
+        self.add(|state| state.lose(first, count))
+    }
+
+    fn add(&self, add: impl FnOnce(&mut State<C>) -> Pushed) -> Pushed {
         let mut state = self.lock();
         if state.closed {
             return Pushed::Closed;
         }
-        let pushed = state.lose(first, count);
+        let pushed = add(&mut state);
         drop(state);
         self.filled.notify_one();
         pushed
@@ -169,22 +166,17 @@ impl<C> Inbox<C> {
     /// Takes the events before the first command, up to this many, or the command.
     pub(super) fn take(&self, batch: usize) -> Vec<Item<C>> {
         let mut state = self.lock();
-        let mut taken = Vec::new();
-        while taken.len() < batch {
-            match state.items.front() {
-                Some(Item::Command(_)) if taken.is_empty() => {
-                    taken.extend(state.items.pop_front());
-                    return taken;
-                }
-                None | Some(Item::Command(_)) => break,
-                Some(Item::Event(entry)) => {
-                    let weight = entry.weight;
-                    state.events -= 1;
-                    state.bytes -= weight;
-                }
-                Some(Item::Lost(..)) => {}
-            }
-            taken.extend(state.items.pop_front());
+        let is_event = |item: &&Item<C>| !matches!(item, Item::Command(_));
+        let events = state.items.iter().take(batch).take_while(is_event).count();
+        let count = events.max(1).min(state.items.len());
+        let taken: Vec<_> = state.items.drain(..count).collect();
+        let weights = taken.iter().filter_map(|item| match item {
+            Item::Event(entry) => Some(entry.weight),
+            Item::Lost(..) | Item::Command(_) => None,
+        });
+        for weight in weights {
+            state.events -= 1;
+            state.bytes -= weight;
         }
         taken
     }

@@ -6,8 +6,7 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::client::StoredClient;
-use super::store::{self, InactiveQuery, MAX_PAGE, SessionRecord};
-use super::tracker::Ask;
+use super::store::{self, MAX_PAGE, RecordQuery, SessionRecord};
 use crate::client::network::check_runtime;
 use crate::session::Timestamp;
 use crate::sessions::{RetentionPolicy, SessionStatus};
@@ -50,15 +49,12 @@ impl StoredClient {
             let Some(shortest) = shortest.min() else { continue };
             let millis = u64::try_from(shortest.as_millis()).unwrap_or(u64::MAX);
             let before = Timestamp::from_millis(now.as_millis().saturating_sub(millis));
-            let mut query = InactiveQuery::new(status, before).limit(MAX_PAGE);
-            loop {
-                let page = self.shared.in_time(self.shared.store.inactive(&query)).await?;
-                expired.extend(page.records.into_iter().filter(|record| is_expired(policy, record, now)));
-                match page.next {
-                    Some(next) => query = query.after(next),
-                    None => break,
-                }
-            }
+            let query = RecordQuery::all().statuses([status]).inactive_before(before).limit(MAX_PAGE);
+            let visit = |record: SessionRecord| {
+                expired.extend(Some(record).filter(|record| is_expired(policy, record, now)));
+                None::<()>
+            };
+            self.shared.find_record(query, visit).await?;
         }
         Ok(expired)
     }
@@ -119,7 +115,8 @@ impl StoredClient {
         let ending = futures::stream::iter(idle).map(|id| async move {
             let policy = *policy;
             let ended =
-                self.shared.ask(self.client(), &id, |answer| Ask::EndIdle { policy, now, answer }).await;
+                self.shared.ask(self.client(), &id, move |tracker| Box::pin(tracker.end_idle(policy, now)));
+            let ended = ended.await;
             (id, ended)
         });
         let results: Vec<_> = ending.buffered(ENDING).collect().await;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::client::StoredClient;
 use super::restored::Restored;
 use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
-use super::tracker::{Ask, Begun, OpenTurn};
+use super::tracker::{Begun, OpenTurn, Tracker, Wish};
 use crate::client::deadline::deadline_after;
 use crate::client::network::check_runtime;
 use crate::session::SessionMetadata;
@@ -110,9 +110,8 @@ impl StoredSession {
     /// [`Error::Status`] if the session is suspended and cannot be resumed, [`Error::NotAllowed`] if it is archived
     /// or failed, and the errors of the store and the agent.
     pub async fn resume(&self) -> Result<Option<Restored>, Error> {
-        let wish = self.client.wish(self.new.as_deref());
-        let shared = &self.client.shared;
-        shared.ask(self.client.client(), &self.id, |answer| Ask::Acquire { wish, answer }).await
+        let wish = Wish { action: UserAction::Resume, new: self.new.clone() };
+        self.ask(|tracker| Box::pin(tracker.acquire_if_needed(wish))).await
     }
 
     /// Sends a prompt, which starts a turn.
@@ -134,11 +133,8 @@ impl StoredSession {
             let deadline = deadline_after(session.client.shared.options.open_turn_timeout);
             let mut is_cancelled = false;
             loop {
-                let (text, new) = (prompt.clone(), session.new.as_deref().cloned().map(Box::new));
-                let asking = session.client.shared.ask(session.client.client(), &session.id, |answer| {
-                    Ask::Prompt { prompt: text, new, answer }
-                });
-                match asking.await? {
+                let (text, new) = (prompt.clone(), session.new.clone());
+                match session.ask(|tracker| Box::pin(tracker.prompt(text, new))).await? {
                     Begun::Turn(turn) => return Ok(*turn),
                     Begun::Busy => session.wait_for_open_turn(deadline, &mut is_cancelled).await?,
                 }
@@ -158,10 +154,8 @@ impl StoredSession {
         }
         self.cancel_open_turn().await?;
         if self.open_turn().is_some() {
-            let turn = turn.turn_id;
-            let shared = &self.client.shared;
-            let asked = shared.ask(self.client.client(), &self.id, |answer| Ask::Interrupt { turn, answer });
-            if !asked.await? {
+            let is_over = self.ask(|tracker| Box::pin(tracker.interrupt(turn.turn_id))).await?;
+            if !is_over {
                 return Err(in_progress());
             }
         }
@@ -189,15 +183,10 @@ impl StoredSession {
         let inner = self.client.client().inner();
         let limit = inner.options.timeouts.cancel;
         let cancelled = async {
-            let shared = &self.client.shared;
             let cancelled = match self.agent_session() {
                 Some(agent_session) => agent_session.cancel().await,
                 // It runs on the endpoint of another process.
-                None => {
-                    let asked =
-                        shared.ask(self.client.client(), &self.id, |answer| Ask::CancelRemote { answer });
-                    asked.await
-                }
+                None => self.ask(|tracker| Box::pin(tracker.cancel_remote())).await,
             };
             self.open_turn_ended().await;
             cancelled
@@ -260,8 +249,14 @@ impl StoredSession {
     /// # Errors
     /// [`Error::Store`] if the events so far cannot be stored. This process then still owns the session.
     pub async fn release(&self) -> Result<SessionRecord, Error> {
-        let shared = &self.client.shared;
-        shared.ask(self.client.client(), &self.id, |answer| Ask::Release { answer }).await
+        self.ask(|tracker| Box::pin(tracker.release())).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        act: impl for<'a> FnOnce(&'a mut Tracker) -> BoxFuture<'a, Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.client.shared.ask(self.client.client(), &self.id, act).await
     }
 
     /// Returns the title of the session.

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{Fuse, FusedFuture as _};
+use futures::future::{BoxFuture, Fuse, FusedFuture as _};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -14,14 +13,13 @@ use super::answers::Answers;
 use super::events_lost::EventsLost;
 use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
+use super::incarnations::KnownStream;
 use super::options::StoreOptions;
 use super::store::{
-    AgentSession, Append, EventPage, EventQuery, Fingerprint, RecordQuery, ScannedTo, SessionRecord,
-    SessionStore, StoreError, StreamPosition,
+    AgentSession, Fingerprint, RecordQuery, SessionRecord, SessionStore, StoreError, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use crate::client::Hub;
-use crate::client::deadline::deadline_after;
 use crate::client::event::Queue;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
@@ -30,12 +28,6 @@ use crate::connection::Capabilities;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
-
-/// How long to wait before a store that failed is tried again, at first and at most.
-pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LAST_WAIT: Duration = Duration::from_secs(2);
-/// How long a store is given at least for one attempt.
-const SHORTEST: Duration = Duration::from_millis(500);
 
 /// What the stored sessions of a client share. Each session has a tracker, which owns its state.
 #[derive(Debug)]
@@ -57,20 +49,9 @@ pub(super) struct Shared {
     /// Guards what could not be stored since the last flush; held to add or take it.
     losses: Mutex<Losses>,
     /// Guards what is known of the stream that is read; held for a copy.
-    stream: Mutex<Option<KnownStream>>,
+    pub(super) stream: Mutex<Option<KnownStream>>,
     /// Held while the incarnation of a stream is determined, so that all sessions get the same one.
-    raising: tokio::sync::Mutex<()>,
-}
-
-/// A stream of which the incarnation was determined.
-#[derive(Debug, Clone)]
-struct KnownStream {
-    /// Its number, as the feed counts them.
-    number: u64,
-    incarnation: u64,
-    endpoint: String,
-    /// Whether it is proven, or was raised for this stream.
-    is_fact: bool,
+    pub(super) raising: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -93,6 +74,22 @@ pub(super) enum UsedBy<'a> {
 pub(super) struct Handle {
     pub(super) inbox: Arc<Inbox<Command>>,
     pub(super) view: watch::Receiver<View>,
+}
+
+impl Handle {
+    /// Waits until everything that happened so far is stored, or given up.
+    pub(super) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.inbox.note(Command::Ask(Box::new(|tracker| {
+            Box::pin(async {
+                tracker.describe().await;
+                tracker.store_ends().await;
+                let _ = done.send(());
+            })
+        })));
+        // A tracker that has ended has nothing to store.
+        let _ = flushed.await;
+    }
 }
 
 impl Shared {
@@ -133,22 +130,7 @@ impl Shared {
         if let Some(handle) = trackers.get(id) {
             return handle.clone();
         }
-        let inbox = Arc::new(Inbox::new(id, self.options.capacity, self.options.max_bytes));
-        let (view, seen) = watch::channel(View::default());
-        let tracker = Tracker {
-            shared: Arc::clone(self),
-            client: client.downgrade(),
-            id: id.to_owned(),
-            inbox: Arc::clone(&inbox),
-            view,
-            owned: None,
-            lost: 0,
-            lost_at: None,
-            is_failing: false,
-            unstored_ends: Vec::new(),
-            not_stored: None,
-        };
-        let handle = Handle { inbox, view: seen };
+        let (tracker, handle) = Tracker::new(Arc::clone(self), client.downgrade(), id);
         if client.inner().spawn(tracker.run()) {
             trackers.insert(id.to_owned(), handle.clone());
         } else {
@@ -183,16 +165,26 @@ impl Shared {
         }
     }
 
-    /// Asks a tracker, and waits for the answer. What was begun is completed even if the caller does not wait.
-    pub(super) async fn ask<T>(
+    /// Has a tracker do something, and waits for the result. It is completed even if the caller does not wait.
+    pub(super) async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         client: &SandboxAgentClient,
         id: &str,
-        ask: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Ask,
+        act: impl for<'a> FnOnce(&'a mut Tracker) -> BoxFuture<'a, Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         check_runtime()?;
         let (sender, answer) = oneshot::channel();
-        let mut command = Command::Ask(ask(sender));
+        let ask: Ask = Box::new(|tracker| {
+            Box::pin(async {
+                tracker.inbox.set_busy(true);
+                let result = act(tracker).await;
+                tracker.inbox.set_busy(false);
+                tracker.show();
+                // A caller that went away needs no answer.
+                let _ = sender.send(result);
+            })
+        });
+        let mut command = Command::Ask(ask);
         loop {
             let handle = self.tracker(client, id);
             match handle.inbox.command(command) {
@@ -258,56 +250,6 @@ impl Shared {
         }
     }
 
-    pub(super) fn deadline(&self) -> Instant {
-        deadline_after(self.options.retry_for)
-    }
-
-    /// When a flush ends: a tracker that waits for the store gives up before.
-    pub(super) fn flush_deadline(&self) -> Instant {
-        deadline_after(self.options.retry_for.saturating_mul(2))
-    }
-
-    pub(super) async fn record(&self, id: &str) -> Result<SessionRecord, Error> {
-        let record = self.in_time(self.store.get(id)).await?;
-        Ok(record.ok_or_else(|| StoreError::NotFound { id: id.to_owned() })?)
-    }
-
-    pub(super) async fn events(&self, query: &EventQuery) -> Result<EventPage, Error> {
-        Ok(self.in_time(self.store.events(query)).await?)
-    }
-
-    /// Waits for the store, but not for ever.
-    pub(super) async fn in_time<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        StoreError::check_runtime()?;
-        let result = tokio::time::timeout(self.options.retry_for, call).await;
-        result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
-    }
-
-    /// Appends. A store that fails is tried again until the deadline: an event that is stored already is not stored twice.
-    pub(super) async fn append_until(&self, append: Append, deadline: Instant) -> Result<(), StoreError> {
-        StoreError::check_runtime()?;
-        let mut wait = FIRST_WAIT;
-        loop {
-            let limit = deadline.max(Instant::now() + SHORTEST);
-            let appended = tokio::time::timeout_at(limit, self.store.append(append.clone())).await;
-            let error = match appended {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(error)) => error,
-                Err(_) => StoreError::timed_out("append"),
-            };
-            if !error.may_be_done() || Instant::now() >= deadline {
-                return Err(error);
-            }
-            let shown = crate::convert::text::OneLine(&error);
-            tracing::debug!(error = %shown, session = append.session_id, "an append is tried again");
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LAST_WAIT);
-        }
-    }
-
     pub(super) fn position(&self, incarnation: u64, at: Position) -> StreamPosition {
         StreamPosition { incarnation, offset: at.offset, fingerprint: Fingerprint(at.fingerprint) }
     }
@@ -330,7 +272,9 @@ impl Shared {
             UsedBy::SessionsBut(id) => record.id != id,
             UsedBy::OtherProcesses => record.owner.as_ref().is_some_and(|owner| *owner != self.owner),
         };
-        self.any_record(RecordQuery::counted().endpoint(endpoint), uses).await
+        let query = RecordQuery::counted().endpoint(endpoint);
+        let found = self.find_record(query, |record| uses(&record).then_some(()));
+        Ok(found.await?.is_some())
     }
 
     /// Whether another stored session is bound to the agent's session, in this incarnation of the server or a later one.
@@ -344,22 +288,9 @@ impl Shared {
             let bound = record.agent_session.as_ref();
             record.id != but && bound.is_some_and(|bound| bound.incarnation >= incarnation)
         };
-        self.any_record(RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id), is_bound).await
-    }
-
-    async fn any_record(
-        &self,
-        mut query: RecordQuery,
-        is_it: impl Fn(&SessionRecord) -> bool,
-    ) -> Result<bool, StoreError> {
-        loop {
-            let page = self.in_time(self.store.list(&query)).await?;
-            match (page.records.iter().any(&is_it), page.next) {
-                (true, _) => return Ok(true),
-                (false, Some(next)) => query = query.after(next),
-                (false, None) => return Ok(false),
-            }
-        }
+        let query = RecordQuery::all().endpoint(endpoint).agent_session_id(&session.id);
+        let found = self.find_record(query, |record| is_bound(&record).then_some(()));
+        Ok(found.await?.is_some())
     }
 
     /// Leaves the endpoint of this process to another one that owns a session on it, instead of ending it with the
@@ -383,74 +314,6 @@ impl Shared {
         for queue in followers.iter().filter_map(Weak::upgrade) {
             queue.push(event.copy_for(false));
         }
-    }
-
-    /// How far this process has read the stream, if its incarnation is known.
-    pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
-        let (stream, at) = self.feed.scanned_to()?;
-        // A stream after a restart has no incarnation until a session was acquired on it.
-        let known = lock(&self.stream).clone().filter(|known| known.number == stream)?;
-        let position = self.position(known.incarnation, at);
-        Some(ScannedTo { owner: self.owner.clone(), endpoint: known.endpoint, position })
-    }
-
-    /// The incarnation of the server on this stream, for a session that has nothing stored of it: what is known, or what
-    /// the store has. No other session may rely on the latter, which may be that of an earlier run of the server.
-    pub(super) async fn assumed_incarnation(&self, stream: u64, endpoint: &str) -> Result<u64, StoreError> {
-        let _one_at_a_time = self.raising.lock().await;
-        if let Some(known) = self.known(stream, endpoint) {
-            return Ok(known.incarnation);
-        }
-        // Nobody else reads the stream of an endpoint of its own.
-        if self.path_of(endpoint).is_some() {
-            return self.raise(stream, endpoint).await;
-        }
-        let assumed = self.in_time(self.store.incarnation(&self.server)).await?;
-        self.know(stream, assumed, endpoint, false);
-        Ok(assumed)
-    }
-
-    /// The incarnation of the server on this stream, which an event of that incarnation was found on.
-    pub(super) async fn proven_incarnation(&self, stream: u64, endpoint: &str, proven: u64) -> u64 {
-        let _one_at_a_time = self.raising.lock().await;
-        // Several processes may have numbered the same stream: the highest number wins, because positions never go back.
-        let number = self.known(stream, endpoint).map_or(proven, |known| known.incarnation.max(proven));
-        self.know(stream, number, endpoint, true);
-        number
-    }
-
-    /// An incarnation of the server on this stream that is none of the earlier ones of a session, of which `last` is the
-    /// last and highest: several processes may number a stream differently.
-    pub(super) async fn other_incarnation(
-        &self,
-        stream: u64,
-        endpoint: &str,
-        last: u64,
-    ) -> Result<u64, StoreError> {
-        let _one_at_a_time = self.raising.lock().await;
-        let known = self.known(stream, endpoint).filter(|known| known.is_fact && known.incarnation > last);
-        let number = match known {
-            Some(known) => known.incarnation,
-            None => self.raise(stream, endpoint).await?,
-        };
-        // A session that was moved here may have a higher number from the server that it was on before.
-        Ok(number.max(last + 1))
-    }
-
-    fn known(&self, stream: u64, endpoint: &str) -> Option<KnownStream> {
-        lock(&self.stream).clone().filter(|known| known.number == stream && known.endpoint == endpoint)
-    }
-
-    async fn raise(&self, stream: u64, endpoint: &str) -> Result<u64, StoreError> {
-        let before = self.in_time(self.store.incarnation(&self.server)).await?;
-        let raised = self.in_time(self.store.raise_incarnation(&self.server, before)).await?;
-        self.know(stream, raised, endpoint, true);
-        Ok(raised)
-    }
-
-    fn know(&self, number: u64, incarnation: u64, endpoint: &str, is_fact: bool) {
-        let endpoint = endpoint.to_owned();
-        *lock(&self.stream) = Some(KnownStream { number, incarnation, endpoint, is_fact });
     }
 
     /// Events could not be stored.

@@ -80,12 +80,12 @@ pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
 pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};
-pub use ownership::{Acquire, Acquired, Fence, ScannedTo, Suspend};
+pub use ownership::{Acquire, Fence, ScannedTo, Suspend};
 pub use patch::{Append, Appended, Change, RecordPatch};
 pub use position::{Fingerprint, StreamPosition};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
-pub use query::{EventOrder, EventPage, EventQuery, InactiveQuery, RecordPage, RecordQuery};
+pub use query::{EventOrder, EventPage, EventQuery, RecordPage, RecordQuery};
 pub use record::{AgentSession, ResumeData, SessionDetails, SessionRecord};
 pub use session_store::{SessionStore, StoreFuture};
 #[cfg(feature = "sqlite")]

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -37,14 +37,6 @@ struct Header {
     version: Option<u64>,
 }
 
-/// Where the writing of a transcript stands.
-#[derive(Debug)]
-enum Stage {
-    Start,
-    Events(Written),
-    End(Written),
-}
-
 /// What was written of a transcript.
 #[derive(Debug, Clone, Copy)]
 struct Written {
@@ -56,6 +48,9 @@ struct Written {
     count: u64,
 }
 
+/// What was written of a transcript, once anything was; `None` at its end.
+type Stage = Option<Option<Written>>;
+
 impl StoredClient {
     /// Exports a session with all its events as lines of JSON, without line endings. The events are read page by page
     /// while the stream is polled.
@@ -64,51 +59,45 @@ impl StoredClient {
     /// without its last line is incomplete and cannot be imported.
     pub fn export(&self, id: impl Into<String>) -> BoxStream<'static, Result<String, Error>> {
         let (client, id) = (self.clone(), id.into());
-        let pages = stream::unfold(Some(Stage::Start), move |stage| {
+        let pages = stream::try_unfold(Some(None), move |stage: Stage| {
             let (client, id) = (client.clone(), id.clone());
             async move {
-                match client.export_from(&id, stage?).await {
-                    Ok((lines, next)) => Some((lines.into_iter().map(Ok).collect::<Vec<_>>(), next)),
-                    Err(error) => Some((vec![Err(error)], None)),
-                }
+                let Some(written) = stage else { return Ok(None) };
+                client.export_page(&id, written).await.map(Some)
             }
         });
-        pages.flat_map(stream::iter).boxed()
+        pages.map_ok(|lines| stream::iter(lines).map(Ok)).try_flatten().boxed()
     }
 
-    /// The next lines, and the stage behind them.
-    async fn export_from(&self, id: &str, stage: Stage) -> Result<(Vec<String>, Option<Stage>), Error> {
-        match stage {
-            Stage::Start => {
-                self.flush_session(id).await;
-                let record = Box::new(self.shared.record(id).await?);
-                let (made_at, goal) = (record.created_at, record.last_index);
-                let line = write(&Line::Session { version: VERSION, record })?;
-                Ok((vec![line], Some(Stage::Events(Written { made_at, goal, index: 0, count: 0 }))))
+    /// The lines behind what was written, and what is written with them unless they are the last.
+    async fn export_page(&self, id: &str, written: Option<Written>) -> Result<(Vec<String>, Stage), Error> {
+        let Some(mut written) = written else {
+            self.flush_session(id).await;
+            let record = Box::new(self.shared.record(id).await?);
+            let (made_at, goal) = (record.created_at, record.last_index);
+            let line = write(&Line::Session { version: VERSION, record })?;
+            return Ok((vec![line], Some(Some(Written { made_at, goal, index: 0, count: 0 }))));
+        };
+        let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
+        let page = self.shared.events(&query).await?;
+        let mut lines = Vec::with_capacity(page.events.len() + 1);
+        for event in page.events {
+            // A store may have forgotten the first ones, but not one in between.
+            if written.count > 0 && event.index != written.index + 1 {
+                return Err(changed(id));
             }
-            Stage::Events(mut written) => {
-                let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
-                let page = self.shared.events(&query).await?;
-                let mut lines = Vec::with_capacity(page.events.len());
-                for event in page.events {
-                    // A store may have forgotten the first ones, but not one in between.
-                    if written.count > 0 && event.index != written.index + 1 {
-                        return Err(changed(id));
-                    }
-                    (written.index, written.count) = (event.index, written.count + 1);
-                    lines.push(write(&Line::Event { event })?);
-                }
-                let next = if page.next.is_some() { Stage::Events(written) } else { Stage::End(written) };
-                Ok((lines, Some(next)))
-            }
-            Stage::End(written) => {
-                let record = self.shared.record(id).await?;
-                if record.created_at != written.made_at || written.index < written.goal {
-                    return Err(changed(id));
-                }
-                Ok((vec![write(&Line::End { events: written.count })?], None))
-            }
+            (written.index, written.count) = (event.index, written.count + 1);
+            lines.push(write(&Line::Event { event })?);
         }
+        if page.next.is_some() {
+            return Ok((lines, Some(Some(written))));
+        }
+        let record = self.shared.record(id).await?;
+        if record.created_at != written.made_at || written.index < written.goal {
+            return Err(changed(id));
+        }
+        lines.push(write(&Line::End { events: written.count })?);
+        Ok((lines, None))
     }
 
     /// Imports a transcript into the store under its original id, completely or not at all. This holds even if the

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::session::StoredSession;
-use super::store::{StoredEvent, StoredEventKind, raw_update};
+use super::store::{EventQuery, StoredEvent, StoredEventKind, raw_update};
 use crate::event::Origin;
 use crate::session::Timestamp;
 use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
@@ -22,13 +22,12 @@ impl StoredSession {
         self.client().flush_session(self.id()).await;
         let agent = self.record().await?.agent;
         let mut count = Count::new(&agent);
-        let mut after = 0;
-        loop {
-            let page = self.stored_events(after).await?;
-            let Some(last) = page.events.last() else { return Ok(count.meter.totals()) };
-            after = last.index;
-            page.events.iter().for_each(|event| count.take(event));
-        }
+        let visit = |event: StoredEvent| {
+            count.take(&event);
+            None::<()>
+        };
+        self.client().shared.find_event(EventQuery::of(self.id()), visit).await?;
+        Ok(count.meter.totals())
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
-    RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
-    StoredEventKind, StreamPosition, Suspend,
+    Acquire, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage, RecordQuery,
+    ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture, StoredEventKind, StreamPosition,
+    Suspend,
 };
 
 type Between = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
@@ -166,7 +166,7 @@ impl SessionStore for Gated {
             self.store.append(append).await
         })
     }
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
         Box::pin(async move {
             self.wait().await;
             self.between(&self.before_acquire).await;
@@ -200,19 +200,17 @@ impl SessionStore for Gated {
         })
     }
     fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage> {
-        self.store.list(query)
-    }
-    fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
-        self.store.count(query)
-    }
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
         Box::pin(async move {
-            let page = self.store.inactive(query).await;
-            if page.as_ref().is_ok_and(|page| !page.records.is_empty()) {
+            let page = self.store.list(query).await;
+            let is_look = query.inactive_before.is_some();
+            if is_look && page.as_ref().is_ok_and(|page| !page.records.is_empty()) {
                 self.between(&self.after_look).await;
             }
             page
         })
+    }
+    fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
+        self.store.count(query)
     }
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {
         Box::pin(async move {

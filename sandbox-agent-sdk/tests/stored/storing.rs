@@ -6,6 +6,7 @@ use sandbox_agent_sdk::sessions::{
     ArchivedSessions, RecordQuery, SessionRecord, SessionStatus, StoreError, StoredEventKind, UserAction,
 };
 use sandbox_agent_sdk::{Error, Event, NewSession, PermissionPolicy};
+use serde_json::json;
 
 use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, event, within};
@@ -222,4 +223,19 @@ async fn invalid_arguments_are_refused_before_the_store_is_used() {
         assert!(matches!(result, Err(Error::Config(_))), "{result:?}");
     }
     *store.slowness.lock().unwrap() = Slowness::None;
+}
+
+#[tokio::test]
+async fn an_update_is_stored_with_all_its_members() {
+    let update = json!({"sessionUpdate": "agent_message_chunk", "turnId": "of the agent",
+                        "content": {"type": "text", "text": "hello"}});
+    let sent = update.clone();
+    let world = World::new(KINDS[0], Script::new(move |_| vec![Step::Update(sent.clone())])).await;
+    let (_client, sessions) = world.program().await;
+    let session = within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("go")).await.unwrap().outcome()).await.unwrap();
+    sessions.flush().await.unwrap();
+    let page = session.stored_events(0).await.unwrap();
+    let stored = page.events.iter().find_map(|event| event.update()).unwrap();
+    assert_eq!(stored.raw(), &update);
 }

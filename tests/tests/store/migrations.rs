@@ -112,8 +112,8 @@ async fn assert_migrated(store: &dyn SessionStore, version: usize) {
     let EventKey::Id { id } = &events[1].key else { panic!("{:?}", events[1].key) };
     assert_eq!(append(store, "s", [event(id, 9), event("new", 9)]).await.unwrap(), [2, 7]);
     let acquired = store.acquire("s", Acquire::by("p")).await.unwrap();
-    assert_eq!((acquired.record.epoch, acquired.previous_owner), (4, None));
-    assert_eq!(store.get("s").await.unwrap().unwrap(), acquired.record, "it is written as it is read");
+    assert_eq!((acquired.epoch, acquired.owner.as_deref()), (4, Some("p")));
+    assert_eq!(store.get("s").await.unwrap().unwrap(), acquired, "it is written as it is read");
     assert!(store.delete("damaged").await.unwrap());
 }
 

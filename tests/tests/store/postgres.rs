@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sandbox_agent_sdk::sessions::SessionStatus;
 use sandbox_agent_sdk::sessions::store::{
-    Acquire, Append, Cursor, InactiveQuery, PostgresOptions, PostgresStore, RecordPatch, RecordQuery,
-    ScannedTo, SessionStore, StoreError, StreamPosition, Suspend,
+    Acquire, Append, Cursor, PostgresOptions, PostgresStore, RecordPatch, RecordQuery, ScannedTo,
+    SessionStore, StoreError, StreamPosition, Suspend,
 };
 use sdk_tests::{Cluster, within};
 
@@ -186,9 +186,9 @@ async fn every_query_has_an_index_to_use() {
         all_ids(&store, query.clone().limit(3)).await;
         store.count(&query).await.unwrap();
     }
-    let inactive = InactiveQuery::new(SessionStatus::Active, at(9)).limit(2);
-    store.inactive(&inactive).await.unwrap();
-    store.inactive(&inactive.after(Cursor::after(at(2), "s2"))).await.unwrap();
+    let inactive = RecordQuery::all().inactive_before(at(9)).limit(2);
+    store.list(&inactive).await.unwrap();
+    store.list(&inactive.after(Cursor::after(at(2), "s2"))).await.unwrap();
     store.suspend(Suspend::Own("p".to_owned()), at(30)).await.unwrap();
     store.suspend(Suspend::All, at(30)).await.unwrap();
     store.delete("s1").await.unwrap();
@@ -255,11 +255,12 @@ async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
             }
         }
     }
-    let inactive = InactiveQuery::new(SessionStatus::Active, at(99_999)).limit(limit);
+    let inactive =
+        RecordQuery::all().statuses([SessionStatus::Active]).inactive_before(at(99_999)).limit(limit);
     let middle = Cursor::after(at(50_000), "session-50000");
     for query in [inactive.clone(), inactive.after(middle)] {
-        let page = store.inactive(&query).await.unwrap();
-        store.inactive(&query.after(page.next.unwrap())).await.unwrap();
+        let page = store.list(&query).await.unwrap();
+        store.list(&query.after(page.next.unwrap())).await.unwrap();
         pages += 2;
     }
     store.close().await;

@@ -4,10 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use sandbox_agent_sdk::sessions::SessionStatus;
 use sandbox_agent_sdk::sessions::store::{
-    Acquire, InactiveQuery, RecordQuery, SessionStore, SqliteOptions, SqliteStore, StoreError,
-    StoredEventKind, Suspend,
+    Acquire, RecordQuery, SessionStore, SqliteOptions, SqliteStore, StoreError, StoredEventKind, Suspend,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -222,7 +220,7 @@ async fn a_damaged_record_or_event_hides_no_other() {
         }
         assert_eq!((found.concat().as_str(), spoilt.concat().as_str()), ("eca", "db"), "limit {limit}");
     }
-    let page = store.inactive(&InactiveQuery::new(SessionStatus::Active, at(3))).await.unwrap();
+    let page = store.list(&RecordQuery::all().inactive_before(at(3))).await.unwrap();
     assert_eq!((page.records[0].id.as_str(), page.unreadable), ("c", vec!["b".to_owned()]));
     let events = all_events(&store, "a").await;
     assert_gap_free(&events);

@@ -1,15 +1,16 @@
 //! A store in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
 use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 
 use super::limits::check_key;
 use super::{
-    Acquire, Acquired, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence,
-    InactiveQuery, NewEvent, OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore,
-    StoreError, StoreFuture, StoredEvent, StoredEventKind, StreamPosition, Suspend,
+    Acquire, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence, NewEvent,
+    OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
+    StoredEvent, StoredEventKind, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 use crate::sessions::status::SessionStatus;
@@ -124,21 +125,21 @@ impl State {
     }
 
     /// Ends the ownership of a session with `end`, which gets how far its owner had scanned.
-    fn end_ownership<T>(
+    fn end_ownership(
         &mut self,
         id: &str,
-        end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
-    ) -> Result<(SessionRecord, T), StoreError> {
+        end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<(), StoreError>,
+    ) -> Result<SessionRecord, StoreError> {
         let stored = self.session(id)?;
         let (owner, endpoint) = (stored.record.owner.clone(), stored.record.endpoint.clone());
         // The end of an open turn may be among what was scanned, and is not stored.
         let has_open_turn = stored.has_open_turn();
         let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref()).filter(|_| !has_open_turn);
         let record = &mut self.session(id)?.record;
-        let ended = end(record, scanned_to)?;
+        end(record, scanned_to)?;
         let record = record.clone();
         self.forget_scanned(owner, endpoint);
-        Ok((record, ended))
+        Ok(record)
     }
 
     /// Removes how far a process has scanned an endpoint if it owns no session there.
@@ -181,8 +182,9 @@ impl State {
         }
         stored.record.position = StreamPosition::later_of(stored.record.position, append.position);
         let epoch = append.fence.map_or(0, |fence| fence.epoch);
-        let events = append.events.into_iter();
+        let (events, last_index) = (append.events.into_iter(), stored.record.last_index);
         let indexes = events.map(|event| stored.push(event, epoch, max_events)).collect();
+        let added = (stored.record.last_index - last_index) as usize;
         if !append.patch.is_empty() {
             let record = stored.record.clone();
             if matches!(append.patch.agent_session, Change::Set(_)) {
@@ -196,7 +198,7 @@ impl State {
         if patched.as_ref().is_some_and(|patched| patched.owner != before.0) {
             self.forget_scanned(before.0, before.1);
         }
-        Ok(Appended::new(indexes, patched))
+        Ok(Appended::new(indexes, added, patched))
     }
 }
 
@@ -240,21 +242,6 @@ impl Default for MemoryStore {
     }
 }
 
-/// A page of records in the order of a time and their ids.
-fn page<'a>(
-    records: impl Iterator<Item = &'a SessionRecord>,
-    at: fn(&SessionRecord) -> Timestamp,
-    order: EventOrder,
-    size: usize,
-) -> RecordPage {
-    let ordered: BTreeMap<_, _> = records.map(|record| ((at(record), &record.id), record)).collect();
-    let found = match order {
-        EventOrder::OldestFirst => ordered.into_values().take(size + 1).cloned().collect(),
-        EventOrder::NewestFirst => ordered.into_values().rev().take(size + 1).cloned().collect(),
-    };
-    RecordPage::of(found, size, at)
-}
-
 impl SessionStore for MemoryStore {
     fn create(&self, record: SessionRecord, events: Vec<NewEvent>) -> StoreFuture<'_, SessionRecord> {
         self.with(|state| {
@@ -277,19 +264,12 @@ impl SessionStore for MemoryStore {
         self.with(|state| append.check().and_then(|()| state.append(append, self.max_events)))
     }
 
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
-        self.with(|state| {
-            let (record, previous) =
-                state.end_ownership(id, |record, scanned_to| acquire.apply(record, scanned_to))?;
-            Ok(Acquired::new(record, previous))
-        })
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
+        self.with(|state| state.end_ownership(id, |record, scanned_to| acquire.apply(record, scanned_to)))
     }
 
     fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
-        self.with(|state| {
-            let ended = state.end_ownership(id, |record, scanned_to| fence.release(record, scanned_to));
-            ended.map(|(record, ())| record)
-        })
+        self.with(|state| state.end_ownership(id, |record, scanned_to| fence.release(record, scanned_to)))
     }
 
     fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {
@@ -319,12 +299,20 @@ impl SessionStore for MemoryStore {
         self.with(|state| {
             query.check()?;
             let records = state.sessions.values().map(|stored| &stored.record);
-            let matching = records.filter(|record| {
-                let key = (record.created_at, record.id.as_str());
-                query.matches(record)
-                    && query.cursor.as_ref().is_none_or(|cursor| key < (cursor.at, cursor.id.as_str()))
-            });
-            Ok(page(matching, |record| record.created_at, EventOrder::NewestFirst, query.page_size()))
+            let matching = records.filter(|record| query.matches(record));
+            let ordered: BTreeMap<_, _> =
+                matching.map(|record| ((query.order_time(record), record.id.as_str()), record)).collect();
+            let cursor = query.cursor.as_ref().map(|cursor| (cursor.at, cursor.id.as_str()));
+            let behind = cursor.map_or(Bound::Unbounded, Bound::Excluded);
+            let size = query.page_size() + 1;
+            let found = if query.inactive_before.is_some() {
+                let found = ordered.range((behind, Bound::Unbounded));
+                found.take(size).map(|(_, record)| (*record).clone()).collect()
+            } else {
+                let found = ordered.range((Bound::Unbounded, behind)).rev();
+                found.take(size).map(|(_, record)| (*record).clone()).collect()
+            };
+            Ok(RecordPage::of(found, query))
         })
     }
 
@@ -332,20 +320,6 @@ impl SessionStore for MemoryStore {
         self.with(|state| {
             let records = state.sessions.values().map(|stored| &stored.record);
             Ok(records.filter(|record| query.matches(record)).count() as u64)
-        })
-    }
-
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        self.with(|state| {
-            query.check()?;
-            let records = state.sessions.values().map(|stored| &stored.record);
-            let matching = records.filter(|record| {
-                let key = (record.last_active_at, record.id.as_str());
-                record.status == query.status
-                    && record.last_active_at < query.before
-                    && query.cursor.as_ref().is_none_or(|cursor| key > (cursor.at, cursor.id.as_str()))
-            });
-            Ok(page(matching, |record| record.last_active_at, EventOrder::OldestFirst, query.page_size()))
         })
     }
 

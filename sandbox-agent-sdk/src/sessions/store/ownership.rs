@@ -105,39 +105,14 @@ impl Acquire {
         &self,
         record: &mut SessionRecord,
         scanned_to: Option<StreamPosition>,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<(), StoreError> {
         check_key("an owner", &self.owner)?;
         if self.expected_epoch.is_some_and(|expected| expected != record.epoch) {
             return Err(StoreError::OwnershipLost { id: record.id.clone(), epoch: record.epoch });
         }
-        let previous = record.owner.clone();
         record.end_ownership(scanned_to);
         record.owner = Some(self.owner.clone());
-        Ok(previous)
-    }
-}
-
-/// The result of acquiring a session.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Acquired {
-    /// The record. Its position is where to start reading the server's stream.
-    pub record: SessionRecord,
-    /// The name of the previous owner, if there was one.
-    pub previous_owner: Option<String>,
-}
-
-impl Acquired {
-    /// Creates the result of an acquire. For implementors of stores.
-    #[must_use]
-    pub fn new(record: SessionRecord, previous_owner: Option<String>) -> Self {
-        Self { record, previous_owner }
-    }
-
-    /// Returns the fence of the new owner.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.record.fence()
+        Ok(())
     }
 }
 

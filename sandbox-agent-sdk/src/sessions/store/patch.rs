@@ -238,6 +238,8 @@ setters! { Append:
 pub struct Appended {
     /// The index of each event, in the order of the append. An event that was already stored keeps its index.
     pub indexes: Vec<u64>,
+    /// How many of the events were added. The others were already stored.
+    pub added: usize,
     /// The record after the patch; `None` if the patch was empty.
     pub record: Option<SessionRecord>,
 }
@@ -245,7 +247,7 @@ pub struct Appended {
 impl Appended {
     /// Creates the result of an append. For implementors of stores.
     #[must_use]
-    pub fn new(indexes: Vec<u64>, record: Option<SessionRecord>) -> Self {
-        Self { indexes, record }
+    pub fn new(indexes: Vec<u64>, added: usize, record: Option<SessionRecord>) -> Self {
+        Self { indexes, added, record }
     }
 }

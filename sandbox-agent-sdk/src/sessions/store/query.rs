@@ -5,7 +5,7 @@ use super::{Cursor, SessionRecord, StoreError, StoredEvent, StoredEventKind};
 use crate::session::Timestamp;
 use crate::sessions::status::{ArchivedSessions, SessionStatus};
 
-/// Selects sessions, newest first.
+/// Selects sessions, newest first, or those without recent activity, longest inactive first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a query does nothing until it is given to a store"]
 #[non_exhaustive]
@@ -22,7 +22,9 @@ pub struct RecordQuery {
     pub owner: Option<String>,
     /// Only sessions that are bound to the agent's session with this id.
     pub agent_session_id: Option<String>,
-    /// Where the page starts; `None` for the newest session.
+    /// Only sessions whose last activity is before this time. The longest inactive session comes first then.
+    pub inactive_before: Option<Timestamp>,
+    /// Where the page starts; `None` for the first session.
     pub cursor: Option<Cursor>,
     /// The maximum number of sessions on the page, up to [`MAX_PAGE`](super::MAX_PAGE).
     pub limit: usize,
@@ -38,6 +40,7 @@ impl RecordQuery {
             endpoint: None,
             owner: None,
             agent_session_id: None,
+            inactive_before: None,
             cursor: None,
             limit: DEFAULT_PAGE,
         }
@@ -67,6 +70,13 @@ impl RecordQuery {
             && fits(&self.endpoint, record.endpoint.as_ref())
             && fits(&self.owner, record.owner.as_ref())
             && fits(&self.agent_session_id, record.agent_session.as_ref().map(|session| &session.id))
+            && self.inactive_before.is_none_or(|before| record.last_active_at < before)
+    }
+
+    /// Returns the time by which a record is ordered. For implementors of stores.
+    #[must_use]
+    pub fn order_time(&self, record: &SessionRecord) -> Timestamp {
+        if self.inactive_before.is_some() { record.last_active_at } else { record.created_at }
     }
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -83,9 +93,10 @@ impl RecordQuery {
     }
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    /// Each status once, in the order of their definition.
-    pub(super) fn distinct_statuses(&self) -> Vec<SessionStatus> {
-        SessionStatus::ALL.iter().copied().filter(|status| self.statuses.contains(status)).collect()
+    /// The name of each status once, in the order of their definition.
+    pub(super) fn distinct_statuses(&self) -> impl Iterator<Item = &'static str> {
+        let wanted = SessionStatus::ALL.iter().filter(move |status| self.statuses.contains(status));
+        wanted.map(|status| status.as_str())
     }
 
     pub(super) fn page_size(&self) -> usize {
@@ -117,6 +128,8 @@ setters! { RecordQuery:
     owner(owner: impl Into<String>) => owner = Some(owner.into());
     /// Selects only sessions that are bound to the agent's session with this id.
     agent_session_id(id: impl Into<String>) => agent_session_id = Some(id.into());
+    /// Selects only sessions whose last activity is before this time, longest inactive first.
+    inactive_before(time: Timestamp) => inactive_before = Some(time);
     /// Starts the page after this cursor.
     after(cursor: Cursor) => cursor = Some(cursor);
     /// Sets the maximum number of sessions on the page.
@@ -128,43 +141,6 @@ impl Default for RecordQuery {
     fn default() -> Self {
         Self::listed(ArchivedSessions::Hidden)
     }
-}
-
-/// Selects sessions without recent activity, longest inactive first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a query does nothing until it is given to a store"]
-#[non_exhaustive]
-pub struct InactiveQuery {
-    /// Only sessions with this status.
-    pub status: SessionStatus,
-    /// Only sessions whose last activity is before this time.
-    pub before: Timestamp,
-    /// Where the page starts; `None` for the beginning.
-    pub cursor: Option<Cursor>,
-    /// The maximum number of sessions on the page.
-    pub limit: usize,
-}
-
-impl InactiveQuery {
-    /// Selects sessions with this status whose last activity is before this time.
-    pub fn new(status: SessionStatus, before: Timestamp) -> Self {
-        Self { status, before, cursor: None, limit: DEFAULT_PAGE }
-    }
-
-    pub(super) fn page_size(&self) -> usize {
-        page_size(self.limit)
-    }
-
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        self.cursor.as_ref().map_or(Ok(()), Cursor::check)
-    }
-}
-
-setters! { InactiveQuery:
-    /// Starts the page after this cursor.
-    after(cursor: Cursor) => cursor = Some(cursor);
-    /// Sets the maximum number of sessions on the page.
-    limit(limit: usize) => limit = limit;
 }
 
 /// The order of events on a page.
@@ -241,14 +217,14 @@ pub struct RecordPage {
 }
 
 impl RecordPage {
-    /// Creates a page of at most `size` records from the found ones. Pass one more record than `size` if there is a
-    /// next page. For implementors of stores.
+    /// Creates a page of at most as many records as the query asks for. Pass one more record if there is a next page.
+    /// For implementors of stores.
     #[must_use]
-    pub fn of(mut found: Vec<SessionRecord>, size: usize, at: fn(&SessionRecord) -> Timestamp) -> Self {
-        let more = found.len() > size;
-        found.truncate(size);
+    pub fn of(mut found: Vec<SessionRecord>, query: &RecordQuery) -> Self {
+        let more = found.len() > query.page_size();
+        found.truncate(query.page_size());
         let last = found.last().filter(|_| more);
-        let next = last.map(|record| Cursor::after(at(record), &record.id));
+        let next = last.map(|record| Cursor::after(query.order_time(record), &record.id));
         Self { records: found, unreadable: Vec::new(), next }
     }
 }

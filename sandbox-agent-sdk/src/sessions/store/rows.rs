@@ -1,11 +1,10 @@
-//! What both databases have in common: the text of their queries, and what their errors mean.
+//! What both databases have in common: columns, values, and what errors mean.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sqlx::error::DatabaseError;
 
-use super::{Append, EventOrder, EventQuery, InactiveQuery, NewEvent, RecordQuery, StoreError};
+use super::{Append, NewEvent, StoreError};
 
 /// The columns of a session that a patch may change, in the order of their parameters.
 pub(super) const CHANGING: [&str; 16] = [
@@ -27,20 +26,8 @@ pub(super) const CHANGING: [&str; 16] = [
     "document",
 ];
 /// The columns of an event, in the order of their parameters.
-pub(super) const EVENT_COLUMNS: [&str; 12] = [
-    "session_id",
-    "position",
-    "id",
-    "incarnation",
-    "stream_offset",
-    "recorded_at",
-    "kind",
-    "payload",
-    "epoch",
-    "turn_id",
-    "rpc_id",
-    "is_open",
-];
+pub(super) const EVENT_COLUMNS: &str = "session_id, position, id, incarnation, stream_offset, recorded_at, kind, payload, \
+                                        epoch, turn_id, rpc_id, is_open";
 
 /// Why statements were not carried out.
 #[derive(Debug)]
@@ -109,84 +96,6 @@ pub(super) fn insert_session_sql() -> String {
 pub(super) fn update_session_sql() -> String {
     let columns: Vec<String> = (3..).zip(CHANGING).map(|(n, column)| format!("{column} = ${n}")).collect();
     format!("UPDATE sandbox_agent_sessions SET {} WHERE id = $1 AND created_at = $2", columns.join(", "))
-}
-
-pub(super) fn insert_events_sql(count: usize) -> String {
-    let mut sql = format!("INSERT INTO sandbox_agent_events ({}) VALUES ", EVENT_COLUMNS.join(", "));
-    for row in 0..count {
-        sql.push_str(if row > 0 { ", (" } else { "(" });
-        for column in 1..=EVENT_COLUMNS.len() {
-            let comma = if column > 1 { ", " } else { "" };
-            // Writing to a string does not fail.
-            let _ = write!(sql, "{comma}${}", row * EVENT_COLUMNS.len() + column);
-        }
-        sql.push(')');
-    }
-    sql.push_str(" ON CONFLICT DO NOTHING");
-    sql
-}
-
-/// The query for a page of sessions.
-///
-/// The parameters are the limit, the time and the id of the cursor, each status and each filter. The page is put together
-/// from one page of each status, so that each is a walk along an index.
-pub(super) fn list_sql(query: &RecordQuery) -> String {
-    let statuses = query.distinct_statuses().len();
-    let mut sql = String::new();
-    for status in 0..statuses {
-        if status > 0 {
-            sql.push_str(" UNION ALL ");
-        }
-        // Writing to a string does not fail.
-        let _ = write!(
-            sql,
-            "SELECT * FROM (SELECT * FROM sandbox_agent_sessions WHERE status = ${}{}",
-            status + 4,
-            filters_sql(query, statuses + 4)
-        );
-        if query.cursor.is_some() {
-            sql.push_str(" AND (created_at, id) < ($2, $3)");
-        }
-        let _ = write!(sql, " ORDER BY created_at DESC, id DESC LIMIT $1) AS page{status}");
-    }
-    sql.push_str(" ORDER BY created_at DESC, id DESC LIMIT $1");
-    sql
-}
-
-/// The query for the number of sessions; the parameters are each status and each filter.
-pub(super) fn count_sql(query: &RecordQuery) -> String {
-    let statuses = query.distinct_statuses().len();
-    let marks: Vec<String> = (1..=statuses).map(|n| format!("${n}")).collect();
-    let filters = filters_sql(query, statuses + 1);
-    format!("SELECT COUNT(*) FROM sandbox_agent_sessions WHERE status IN ({}){filters}", marks.join(", "))
-}
-
-fn filters_sql(query: &RecordQuery, first: usize) -> String {
-    (first..).zip(query.filters()).map(|(n, (column, _))| format!(" AND {column} = ${n}")).collect()
-}
-
-/// The query for sessions without activity; the parameters are the limit, the status, the time, and those of the cursor.
-pub(super) fn inactive_sql(query: &InactiveQuery) -> String {
-    let behind = if query.cursor.is_some() { " AND (last_active_at, id) > ($4, $5)" } else { "" };
-    format!(
-        "SELECT * FROM sandbox_agent_sessions WHERE status = $2 AND last_active_at < $3{behind} \
-         ORDER BY last_active_at, id LIMIT $1"
-    )
-}
-
-/// The query for a page of events; the parameters are the limit, the session, the index behind which the page begins, and
-/// each kind.
-pub(super) fn events_sql(query: &EventQuery) -> String {
-    let (than, order) = match query.order {
-        EventOrder::OldestFirst => ('>', "position"),
-        EventOrder::NewestFirst => ('<', "position DESC"),
-    };
-    let marks: Vec<String> = (4..).take(query.kinds.len()).map(|n| format!("${n}")).collect();
-    let kinds = if marks.is_empty() { String::new() } else { format!(" AND kind IN ({})", marks.join(", ")) };
-    format!(
-        "SELECT * FROM sandbox_agent_events WHERE session_id = $2 AND position {than} $3{kinds} \
-         ORDER BY {order} LIMIT $1"
-    )
 }
 
 /// What a failure of the database means.

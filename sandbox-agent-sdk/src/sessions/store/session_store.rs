@@ -5,8 +5,8 @@ use std::fmt;
 use futures::future::BoxFuture;
 
 use super::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
-    RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
+    Acquire, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage, RecordQuery,
+    ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
 use crate::session::Timestamp;
 
@@ -47,12 +47,13 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     fn append(&self, append: Append) -> StoreFuture<'_, Appended>;
 
     /// Makes a process the owner. Increments the epoch, resets `caught_up`, and moves the position to the previous
-    /// owner's `scanned_to` if that owner had caught up.
+    /// owner's `scanned_to` if that owner had caught up. Returns the stored record, whose position is where to start
+    /// reading the server's stream.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if the session does not exist, [`StoreError::OwnershipLost`] if its epoch is not the
     /// expected one.
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired>;
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord>;
 
     /// Ends the ownership and increments the epoch. Returns the stored record.
     ///
@@ -69,18 +70,15 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a page of records, newest first. Records created in the same millisecond are ordered by descending id.
     ///
+    /// With [`inactive_before`](RecordQuery::inactive_before) they are ordered by their last activity, then by id, both
+    /// ascending.
+    ///
     /// # Errors
     /// [`StoreError::BadCursor`] if the cursor is invalid.
     fn list<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, RecordPage>;
 
     /// Returns the number of records that match the query. Ignores its cursor and limit.
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64>;
-
-    /// Returns a page of records without recent activity, longest inactive first.
-    ///
-    /// # Errors
-    /// [`StoreError::BadCursor`] if the cursor is invalid.
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage>;
 
     /// Suspends active sessions in one step and returns their number. Sets their last activity to `now`, unless it is
     /// later. Damaged records are suspended too.

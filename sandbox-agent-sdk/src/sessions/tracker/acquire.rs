@@ -1,5 +1,6 @@
 //! Becoming the owner of a session, and catching up with the server's stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,7 +11,7 @@ use crate::client::random::random_below;
 use crate::connection::Capabilities;
 use crate::sessions::restored::Restored;
 use crate::sessions::shared::UsedBy;
-use crate::sessions::store::{Acquire, Acquired, SessionRecord, StoreError};
+use crate::sessions::store::{Acquire, SessionRecord, StoreError};
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
 use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
@@ -22,7 +23,7 @@ const RIVAL_WAIT: Duration = Duration::from_millis(5);
 pub(in crate::sessions) struct Wish {
     pub(in crate::sessions) action: UserAction,
     /// What the session is opened with, with its tool servers; else what is stored.
-    pub(in crate::sessions) new: Option<Box<NewSession>>,
+    pub(in crate::sessions) new: Option<Arc<NewSession>>,
 }
 
 /// How an agent can continue sessions, as far as is known.
@@ -46,12 +47,15 @@ impl Tracker {
     }
 
     /// Acquires the session, unless this process has it.
-    pub(super) async fn acquire_if_needed(&mut self, wish: &Wish) -> Result<Option<Restored>, Error> {
+    pub(in crate::sessions) async fn acquire_if_needed(
+        &mut self,
+        wish: Wish,
+    ) -> Result<Option<Restored>, Error> {
         let record = self.shared.record(&self.id).await?;
         if record.status == SessionStatus::Active && self.is_current(&record) {
             return Ok(None);
         }
-        self.acquire(wish).await.map(Some)
+        self.acquire(&wish).await.map(Some)
     }
 
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Result<Restored, Error> {
@@ -109,8 +113,7 @@ impl Tracker {
         let was_live = self.owned.as_ref().is_some_and(|owned| owned.fence.epoch == before.epoch);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
         let endpoint = self.shared.endpoint(&client).await?;
-        let acquired = self.become_owner(&before).await?;
-        let record = acquired.record;
+        let record = self.become_owner(&before).await?;
         if !was_live {
             self.lose_ownership();
         }
@@ -171,21 +174,13 @@ impl Tracker {
         }
     }
 
-    /// Increments the epoch. If the store does not say in time whether that was done, it is looked up.
-    async fn become_owner(&self, before: &SessionRecord) -> Result<Acquired, Error> {
+    /// Increments the epoch.
+    async fn become_owner(&self, before: &SessionRecord) -> Result<SessionRecord, StoreError> {
         let shared = &self.shared;
         let acquire = Acquire::by(&shared.owner).if_epoch(before.epoch);
-        match shared.in_time(shared.store.acquire(&self.id, acquire)).await {
-            Err(error @ StoreError::Unavailable(_)) => {
-                let now = shared.record(&self.id).await?;
-                let is_ours = now.owner.as_ref() == Some(&shared.owner) && now.epoch == before.epoch + 1;
-                match is_ours {
-                    true => Ok(Acquired::new(now, before.owner.clone())),
-                    false => Err(error.into()),
-                }
-            }
-            acquired => Ok(acquired?),
-        }
+        let is_done =
+            |now: &SessionRecord| now.owner.as_ref() == Some(&shared.owner) && now.epoch == before.epoch + 1;
+        shared.confirmed(&self.id, shared.store.acquire(&self.id, acquire), is_done).await
     }
 }
 

@@ -1,18 +1,16 @@
 //! Catching up with what the server's stream has behind a session's position.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
 use super::{OpenTurn, Tracker};
 use crate::client::SessionClaim;
+use crate::sessions::calls::FIRST_WAIT;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::Moment;
 use crate::sessions::scan::{Scan, Wanted};
-use crate::sessions::shared::FIRST_WAIT;
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
     StoredEventKind, StreamPosition, opens_request,
@@ -219,7 +217,7 @@ impl Tracker {
     fn unread(&mut self, open: &OpenEvents, gap: Option<Entry>, incarnation: u64) -> CaughtUp {
         self.set_incarnation(incarnation);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.as_deref());
-        let gap = gap.map(|gap| gap.into_event(incarnation, SystemTime::now().into(), None));
+        let gap = gap.map(|gap| gap.into_event(incarnation, None));
         let events = gap.into_iter().chain(closing(open, own_turn, incarnation)).collect();
         CaughtUp { events, ..CaughtUp::default() }
     }
@@ -256,41 +254,28 @@ impl Tracker {
     /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
     async fn is_restoring(&self) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Restored, StoredEventKind::Restoring];
-        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let page = self.shared.events(&query).await?;
-        Ok(page.events.first().is_some_and(|event| event.kind == StoredEventKind::Restoring))
+        let newest = self.shared.newest(&self.id, kinds).await?;
+        Ok(newest.is_some_and(|event| event.kind == StoredEventKind::Restoring))
     }
 
     /// The id of the last turn that began. An earlier one does not run any more, although its end may not be stored.
     async fn newest_turn(&self) -> Result<Option<String>, Error> {
-        let query = EventQuery::of(&self.id).newest_first().kinds([StoredEventKind::Prompt]).limit(1);
-        let page = self.shared.events(&query).await?;
-        Ok(page.events.into_iter().next().and_then(|prompt| prompt.turn_id))
+        let newest = self.shared.newest(&self.id, [StoredEventKind::Prompt]).await?;
+        Ok(newest.and_then(|prompt| prompt.turn_id))
     }
 
     /// What the store has last of the session's newest turn.
     async fn latest_of(&self, turn_id: &str) -> Result<Latest, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
         let kinds = kinds.into_iter().chain([StoredEventKind::Question, StoredEventKind::Gap]);
-        let mut query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(100);
-        loop {
-            let page = self.shared.events(&query).await?;
-            for event in &page.events {
-                if event.turn_id.as_deref() != Some(turn_id) || event.kind == StoredEventKind::Prompt {
-                    return Ok(Latest::Unknown);
-                }
-                if event.kind == StoredEventKind::Gap {
-                    return Ok(Latest::Gap);
-                }
-                if is_of_a_turn(&event.kind, &event.payload) {
-                    return Ok(Latest::Report);
-                }
-            }
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => return Ok(Latest::Unknown),
-            }
-        }
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds);
+        let latest = self.shared.find_event(query, |event| match event.kind {
+            _ if event.turn_id.as_deref() != Some(turn_id) => Some(Latest::Unknown),
+            StoredEventKind::Prompt => Some(Latest::Unknown),
+            StoredEventKind::Gap => Some(Latest::Gap),
+            _ => is_of_a_turn(&event.kind, &event.payload).then_some(Latest::Report),
+        });
+        Ok(latest.await?.unwrap_or(Latest::Unknown))
     }
 
     async fn scan(
@@ -337,9 +322,8 @@ impl Tracker {
         let is_running = caught_up.running.is_some();
         let mut closed = Vec::new();
         let mut close = |rpc_id: &str, turn: Option<&str>, reason: &str| {
-            let entry = Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason }));
-            let entry = entry.about(Some(rpc_id.to_owned()));
-            closed.push(entry.into_event(incarnation, SystemTime::now().into(), turn));
+            let entry = Entry::request_closed(Some(rpc_id.to_owned()), reason);
+            closed.push(entry.into_event(incarnation, turn));
         };
         let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
         let stored = open.requests.iter().map(|stored| &stored.request.rpc_id);
@@ -402,7 +386,7 @@ impl Tracker {
             append.patch.agent_session = Change::Set(bound);
         }
         append.position = caught_up.end.map(|end| self.shared.position(owned.incarnation, end));
-        self.shared.in_time(self.shared.store.append(append)).await?;
+        self.shared.append(append).await?;
         self.lost = 0;
         self.unstored_ends.clear();
         self.shared.feed.settle(self.lost_at.take());

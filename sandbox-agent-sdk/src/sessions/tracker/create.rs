@@ -12,7 +12,7 @@ use crate::{Error, NewSession, ServerKind};
 
 impl Tracker {
     /// Creates the session: the record first, so that nothing happens in a session that is not stored.
-    pub(super) async fn create(&mut self, new: &NewSession) -> Result<(), Error> {
+    pub(in crate::sessions) async fn create(&mut self, new: NewSession) -> Result<(), Error> {
         let client = self.client.upgrade()?;
         let shared = self.shared.clone();
         if shared.in_time(shared.store.get(&self.id)).await?.is_some() {
@@ -41,7 +41,8 @@ impl Tracker {
         record.details.supports_resume = can_reopen(&can, &agent);
         record.details.title = new.given().title().map(str::to_owned);
         record.details.init = new.to_stored();
-        let record = self.put_new(record).await?;
+        let is_done = |record: &SessionRecord| record.owner.as_ref() == Some(&shared.owner);
+        let record = shared.confirmed(&self.id, shared.store.create(record, Vec::new()), is_done).await?;
         let session = match client.new_session(new.clone()).await {
             Ok(session) => session,
             Err(error) => {
@@ -55,7 +56,7 @@ impl Tracker {
         describe(session.raw(), &mut patch);
         let fence = record.fence();
         let append = Append::to(&self.id).fence(fence).patch(patch);
-        if let Err(error) = shared.in_time(shared.store.append(append)).await {
+        if let Err(error) = shared.append(append).await {
             // Nothing holds it, so it should not run on.
             let _ = client.terminate_session(session.id()).await;
             return Err(error.into());
@@ -74,18 +75,5 @@ impl Tracker {
             owned.is_live &= session.termination().is_none();
         }
         Ok(())
-    }
-
-    /// Stores a new record. If the store does not say in time whether that was done, it is looked up.
-    async fn put_new(&self, record: SessionRecord) -> Result<SessionRecord, StoreError> {
-        let shared = &self.shared;
-        match shared.in_time(shared.store.create(record, Vec::new())).await {
-            Err(error @ StoreError::Unavailable(_)) => match shared.in_time(shared.store.get(&self.id)).await
-            {
-                Ok(Some(record)) if record.owner.as_ref() == Some(&shared.owner) => Ok(record),
-                _ => Err(error),
-            },
-            created => created,
-        }
     }
 }

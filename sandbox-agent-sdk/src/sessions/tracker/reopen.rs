@@ -1,7 +1,6 @@
 //! Having an agent continue a session.
 
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
@@ -16,8 +15,8 @@ use crate::sessions::feed::Moment;
 use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, RecordPatch, SessionRecord, StoreError, StoredEvent,
-    StoredEventKind, StreamPosition,
+    AgentSession, Append, Change, RecordPatch, SessionRecord, StoreError, StoredEvent, StoredEventKind,
+    StreamPosition,
 };
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent};
 use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
@@ -63,7 +62,7 @@ impl Tracker {
             && loads
         {
             let marker = Entry::own(StoredEventKind::Restoring, json!({}));
-            caught_up.events.push(marker.into_event(owned.incarnation, SystemTime::now().into(), None));
+            caught_up.events.push(marker.into_event(owned.incarnation, None));
         }
         let has_failed = caught_up.patch.status.is_some();
         self.store_read(&mut caught_up).await?;
@@ -100,8 +99,7 @@ impl Tracker {
     /// The id of the last turn if it may still run: it has no end, or ended for its program before the agent responded.
     async fn unended_turn(&self) -> Result<Option<String>, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
-        let query = EventQuery::of(&self.id).newest_first().kinds(kinds).limit(1);
-        let last = self.shared.events(&query).await?.events.into_iter().next();
+        let last = self.shared.newest(&self.id, kinds).await?;
         let may_run = |last: &StoredEvent| {
             last.turn_end().is_none_or(|end| {
                 let is_answered = end.stop_reason.is_some() || end.termination_info.is_some();
@@ -248,16 +246,16 @@ impl Tracker {
             _ => None,
         };
         if let (Some(gap), Some(_)) = (gap, unended) {
-            append.events.push(gap.into_event(owned.incarnation, SystemTime::now().into(), unended));
+            append.events.push(gap.into_event(owned.incarnation, unended));
         }
-        append.events.push(event.into_event(owned.incarnation, SystemTime::now().into(), None));
+        append.events.push(event.into_event(owned.incarnation, None));
         append.position = match reached {
             _ if !is_numbered => None,
             Some(reached) => Some(self.shared.position(incarnation, reached)),
             // The position of the endpoint before says nothing about the stream of this one.
             None => restoring.is_moved().then(|| StreamPosition::beginning(incarnation)),
         };
-        if let Err(error) = self.shared.in_time(self.shared.store.append(append)).await {
+        if let Err(error) = self.shared.append(append).await {
             if reopened.by == RestoredBy::Replay {
                 // Nothing holds it, so it should not run on. The caller gets the first error.
                 let _ = client.terminate_session(&agent_session).await;
@@ -324,10 +322,10 @@ impl Tracker {
         };
         let payload = json!({"by": restored.by.as_str(), "agentSessionId": session.id});
         let event = Entry::own(StoredEventKind::Restored, payload);
-        let event = event.into_event(owned.incarnation, SystemTime::now().into(), None);
+        let event = event.into_event(owned.incarnation, None);
         let mut append = Append::to(&self.id).fence(owned.fence).events([event]);
         append.patch.caught_up = true;
-        self.shared.in_time(self.shared.store.append(append)).await?;
+        self.shared.append(append).await?;
         self.shared.feed.caught_up(&self.inbox);
         // Agent requests of the turn are offered under its id.
         self.shared.move_followers(&self.id, None, &session.id);

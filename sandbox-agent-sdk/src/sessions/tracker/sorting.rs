@@ -1,11 +1,7 @@
 //! Sorting what was read of a stream.                                                                            (pure)
 
-use std::time::SystemTime;
-
-use serde_json::json;
-
 use super::catch_up::CaughtUp;
-use super::{OpenTurn, TurnEnd, ended_by, interrupted, turn_end_entry};
+use super::{OpenTurn, TurnEnd, ended_by, interrupted};
 use crate::sessions::entry::{Entry, text_of_rpc_id};
 use crate::sessions::scan::Scan;
 use crate::sessions::store::{NewEvent, OpenEvents, StoredEventKind, StreamPosition};
@@ -20,7 +16,6 @@ pub(super) fn sort(
     (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
     rules: &ResultRules,
 ) -> CaughtUp {
-    let now = SystemTime::now().into();
     let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
@@ -37,20 +32,11 @@ pub(super) fn sort(
     let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
     let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
     let mut events = Vec::new();
-    if !is_same && (turn.is_some() || !was_seen) {
-        events.push(Entry::gap(Some(position.offset + 1), None).into_event(
-            incarnation,
-            now,
-            turn_id.as_deref(),
-        ));
-    }
-    if is_ambiguous && is_same && is_reported {
-        let to = end.map(|end| end.offset);
-        events.push(Entry::gap(Some(position.offset + 1), to).into_event(
-            incarnation,
-            now,
-            turn_id.as_deref(),
-        ));
+    let is_missing = !is_same && (turn.is_some() || !was_seen);
+    if is_missing || is_ambiguous && is_same && is_reported {
+        let to = end.filter(|_| is_same).map(|end| end.offset);
+        let gap = Entry::gap(Some(position.offset + 1), to);
+        events.push(gap.into_event(incarnation, turn_id.as_deref()));
     }
     let cut = response.map_or(usize::MAX, |(before, _)| *before);
     let mut end_of_turn = response.map(|(_, response)| ended_by(response, rules));
@@ -64,7 +50,7 @@ pub(super) fn sort(
         }
         entry.patch(&mut patch);
         let turn = turn_id.as_deref().filter(|_| n < cut);
-        events.push(entry.into_event(incarnation, now, turn));
+        events.push(entry.into_event(incarnation, turn));
     }
     events.extend(end_event(&turn_id, end_of_turn, incarnation));
     let running = match (turn, response) {
@@ -108,8 +94,7 @@ pub(super) fn sort(
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {
-    let entry = turn_end_entry(&end?);
-    Some(entry.into_event(incarnation, SystemTime::now().into(), turn_id.as_deref()))
+    Some(Entry::turn_ended(&end?).into_event(incarnation, turn_id.as_deref()))
 }
 
 /// Ends what is open of a session of which nothing more is stored.
@@ -117,22 +102,17 @@ pub(in crate::sessions) fn abandoned(open: &OpenEvents, position: Option<StreamP
     let incarnation = position.map_or(1, |position| position.incarnation);
     let turn = open.turns.last().and_then(|turn| turn.prompt.turn_id.as_deref());
     let gap = Entry::gap(position.map(|position| position.offset + 1), None);
-    let gap = turn.map(|turn| gap.into_event(incarnation, SystemTime::now().into(), Some(turn)));
+    let gap = turn.map(|turn| gap.into_event(incarnation, Some(turn)));
     gap.into_iter().chain(closing(open, None, incarnation)).collect()
 }
 
 /// Ends what is open of a session whose agent is gone.
 pub(super) fn closing(open: &OpenEvents, own_turn: Option<&str>, incarnation: u64) -> Vec<NewEvent> {
-    let now = SystemTime::now().into();
     let turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let ends = turns.filter_map(|turn| end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
     let requests = open.requests.iter().map(|stored| {
-        let closed = Entry::own(StoredEventKind::RequestClosed, json!({"reason": "expired"}));
-        closed.about(stored.request.rpc_id.clone()).into_event(
-            incarnation,
-            now,
-            stored.request.turn_id.as_deref(),
-        )
+        let closed = Entry::request_closed(stored.request.rpc_id.clone(), "expired");
+        closed.into_event(incarnation, stored.request.turn_id.as_deref())
     });
     requests.chain(ends).collect()
 }

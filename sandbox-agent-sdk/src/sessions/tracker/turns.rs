@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Ask, Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted, turn_end_entry};
+use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted};
 use crate::client::WeakClient;
 use crate::client::random::random_id;
 use crate::sessions::UserAction;
@@ -24,8 +24,12 @@ use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
 impl Tracker {
     /// Begins a turn: acquires the session if need be, stores the prompt, and sends it.
-    pub(super) async fn prompt(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
-        let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
+    pub(in crate::sessions) async fn prompt(
+        &mut self,
+        prompt: Prompt,
+        new: Option<Arc<NewSession>>,
+    ) -> Result<Begun, Error> {
+        let wish = Wish { action: UserAction::Send, new };
         let deadline = self.shared.deadline();
         loop {
             let record = self.shared.record(&self.id).await?;
@@ -35,7 +39,7 @@ impl Tracker {
             if !self.is_current(&record) {
                 self.acquire(&wish).await?;
             }
-            match self.send(prompt, new).await {
+            match self.send(&prompt, &wish).await {
                 // Another process acquired it meanwhile.
                 Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
                     self.lose_ownership();
@@ -45,7 +49,7 @@ impl Tracker {
         }
     }
 
-    async fn send(&mut self, prompt: &Prompt, new: Option<&NewSession>) -> Result<Begun, Error> {
+    async fn send(&mut self, prompt: &Prompt, wish: &Wish) -> Result<Begun, Error> {
         let client = self.client.upgrade()?;
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         if owned.foreign.is_some() {
@@ -71,7 +75,7 @@ impl Tracker {
             turn_id: turn_id.clone(),
             payload,
             prompt: prompt.clone(),
-            new: new.cloned().map(Box::new),
+            wish: wish.clone(),
             fence,
             stored: Some(stored),
             entered: Some(entered),
@@ -142,20 +146,14 @@ impl Tracker {
     }
 
     /// Restores the session for a prompt that did not run.
-    pub(super) async fn resend(
-        &mut self,
-        turn: &str,
-        prompt: Prompt,
-        new: Option<&NewSession>,
-    ) -> Result<(Resend, Fence), Error> {
+    async fn resend(&mut self, turn: &str, prompt: Prompt, wish: &Wish) -> Result<(Resend, Fence), Error> {
         if let Some(owned) = &mut self.owned {
             owned.is_live = false;
             if owned.replay != Replay::Done {
                 owned.replay = Replay::Pending;
             }
         }
-        let wish = Wish { action: UserAction::Send, new: new.cloned().map(Box::new) };
-        self.acquire(&wish).await?;
+        self.acquire(wish).await?;
         // It is stored already, and is not part of the history.
         let prompt = self.with_history(&prompt, Some(turn)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
@@ -179,15 +177,13 @@ impl Tracker {
     /// The response to the prompt of another program arrived, or never will.
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
-        let mut entries = self.close_requests();
         let rules = &self.shared.options.result_rules;
         let end = response.map_or_else(interrupted, |response| ended_by(response, rules));
-        entries.push(turn_end_entry(&end));
-        self.write(entries, end.status_patch(), Some(&foreign.turn.turn_id)).await;
+        self.end_turn(&foreign.turn.turn_id, &end, RecordPatch::default(), None).await;
     }
 
     /// Cancels a turn on the endpoint of another process.
-    pub(super) async fn cancel_remote(&mut self) -> Result<(), Error> {
+    pub(in crate::sessions) async fn cancel_remote(&mut self) -> Result<(), Error> {
         let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
         match foreign.and_then(ForeignTurn::remote) {
             Some(remote) => remote.cancel().await,
@@ -196,17 +192,14 @@ impl Tracker {
     }
 
     /// Gives up a turn of another program that did not stop and of which the agent reported nothing: it was never sent.
-    pub(super) async fn interrupt(&mut self, turn: &str) -> Result<bool, Error> {
+    pub(in crate::sessions) async fn interrupt(&mut self, turn: String) -> Result<bool, Error> {
         let Some(owned) = &mut self.owned else { return Ok(false) };
-        let Some(foreign) =
-            owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn && !foreign.is_heard)
-        else {
-            return Ok(owned.foreign.is_none());
-        };
-        let mut entries = self.close_requests();
-        entries.push(turn_end_entry(&interrupted()));
-        self.write(entries, RecordPatch::default(), Some(&foreign.turn.turn_id)).await;
-        Ok(true)
+        let is_unheard = |foreign: &ForeignTurn| foreign.turn.turn_id == turn && !foreign.is_heard;
+        if owned.foreign.as_ref().is_some_and(is_unheard) {
+            self.foreign_turn_ended(None).await;
+            return Ok(true);
+        }
+        Ok(owned.foreign.is_none())
     }
 }
 
@@ -218,7 +211,7 @@ struct WriteAhead {
     turn_id: String,
     payload: Value,
     prompt: Prompt,
-    new: Option<Box<NewSession>>,
+    wish: Wish,
     /// Guards the epoch, which is another one after the session was restored; held for a copy.
     fence: Arc<Mutex<Fence>>,
     /// Gets the outcome of the first attempt.
@@ -271,10 +264,12 @@ impl PromptLayer for WriteAhead {
         let _ = self.entered.take().map(|entered| entered.send(()));
         let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
         let (turn, prompt) = (self.turn_id.clone(), self.prompt.clone());
-        let (new, fence) = (self.new.clone(), Arc::clone(&self.fence));
+        let (wish, fence) = (self.wish.clone(), Arc::clone(&self.fence));
         Box::pin(async move {
             let client = client.upgrade().ok()?;
-            let asked = shared.ask(&client, &session, |answer| Ask::Resend { turn, prompt, new, answer });
+            let asked = shared.ask(&client, &session, |tracker: &mut Tracker| {
+                Box::pin(async move { tracker.resend(&turn, prompt, &wish).await })
+            });
             match asked.await {
                 Ok((resend, current)) => {
                     *fence.lock().unwrap_or_else(PoisonError::into_inner) = current;

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{Described, EndedTurn, Replay, Tracker, Trailing, turn_end_entry};
+use super::{Described, EndedTurn, Replay, Tracker, Trailing};
 use crate::Error;
 use crate::client::deadline::deadline_after;
+use crate::client::event::Holder;
 use crate::sessions::entry::{Entry, rpc_id_of};
 use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
@@ -65,7 +66,6 @@ impl Tracker {
     /// Takes in what entries say about the state of the session.
     fn notice(&mut self, entries: &mut Vec<Entry>) {
         let Some(owned) = &mut self.owned else { return };
-        let mut foreign_end = None;
         for entry in entries.iter() {
             match (&entry.kind, &entry.rpc_id) {
                 // The response that is waited for may be among what is missing.
@@ -93,14 +93,8 @@ impl Tracker {
             if let Some(foreign) = owned.foreign.take() {
                 let mut end = super::interrupted();
                 end.termination_info = serde_json::from_value(ended.payload.clone()).ok();
-                foreign_end = Some((foreign.turn.turn_id, end));
+                entries.push(Entry { turn_id: Some(foreign.turn.turn_id), ..Entry::turn_ended(&end) });
             }
-        }
-        if let Some((turn_id, end)) = foreign_end {
-            let mut entry = turn_end_entry(&end);
-            entry.rpc_id = None;
-            entry.payload["turnId"] = turn_id.into();
-            entries.push(entry);
         }
     }
 
@@ -108,7 +102,6 @@ impl Tracker {
     pub(super) async fn write(&mut self, mut entries: Vec<Entry>, patch: RecordPatch, turn: Option<&str>) {
         let Some(owned) = &self.owned else { return };
         let holders: Vec<_> = entries.iter_mut().map(|entry| entry.holder.take()).collect();
-        let now = SystemTime::now().into();
         let turn = turn.map(str::to_owned).or_else(|| owned.running());
         let last = entries.iter().rev().find_map(|entry| entry.position);
         // What did not fit was reported when it came.
@@ -120,15 +113,10 @@ impl Tracker {
         };
         let is_lost = |entry: &&Entry| !is_mark(entry) && !is_end(&entry.kind);
         let count = entries.iter().filter(is_lost).count() as u64;
-        let into_event = |mut entry: Entry| {
-            // The end of another program's turn names that turn.
-            let named = entry.payload.as_object_mut().and_then(|payload| payload.remove("turnId"));
-            let named =
-                named.as_ref().and_then(Value::as_str).filter(|_| entry.kind == StoredEventKind::TurnEnded);
+        let into_event = |entry: Entry| {
             let trailing = owned.trailing.as_ref().map(|trailing| trailing.turn_id.as_str());
             let trailing = trailing.filter(|_| entry.position.is_some() && entry.is_of_a_turn());
-            let turn = named.or(trailing).or(turn.as_deref()).map(str::to_owned);
-            entry.into_event(owned.incarnation, now, turn.as_deref())
+            entry.into_event(owned.incarnation, trailing.or(turn.as_deref()))
         };
         let position = last.filter(|_| owned.is_numbered);
         let position = position.map(|position| self.shared.position(owned.incarnation, position));
@@ -172,7 +160,7 @@ impl Tracker {
     }
 
     /// Stores the ends that could not be stored before: nobody else would know them.
-    pub(super) async fn store_ends(&mut self) {
+    pub(in crate::sessions) async fn store_ends(&mut self) {
         if !self.unstored_ends.is_empty() {
             self.write(Vec::new(), RecordPatch::default(), None).await;
         }
@@ -182,7 +170,7 @@ impl Tracker {
     pub(super) fn lost_mark(&self) -> Option<NewEvent> {
         let owned = self.owned.as_ref().filter(|_| self.lost > 0)?;
         let lost = Entry::own(StoredEventKind::Lost, json!({ "count": self.lost }));
-        Some(lost.into_event(owned.incarnation, SystemTime::now().into(), None))
+        Some(lost.into_event(owned.incarnation, None))
     }
 
     fn scanned_to(&self) -> Option<ScannedTo> {
@@ -256,7 +244,7 @@ impl Tracker {
     }
 
     /// Stores what has changed in the settings of the session.
-    pub(super) async fn describe(&mut self) {
+    pub(in crate::sessions) async fn describe(&mut self) {
         let mut patch = RecordPatch::default();
         self.patch_settings(&mut patch);
         if !patch.is_empty() {
@@ -290,8 +278,7 @@ impl Tracker {
     pub(super) fn close_requests(&mut self) -> Vec<Entry> {
         let Some(owned) = &mut self.owned else { return Vec::new() };
         let close = |(rpc_id, is_answered): (String, bool)| {
-            let reason = if is_answered { "delivered" } else { "expired" };
-            Entry::own(StoredEventKind::RequestClosed, json!({ "reason": reason })).about(Some(rpc_id))
+            Entry::request_closed(Some(rpc_id), if is_answered { "delivered" } else { "expired" })
         };
         std::mem::take(&mut owned.requests).into_iter().map(close).collect()
     }
@@ -334,17 +321,26 @@ impl Tracker {
         }
         self.is_active_now();
         let end = TurnEnd::of(&outcome, &self.shared.options.result_rules);
-        patch.status = end.status_patch().status;
-        let mut entries = self.close_requests();
-        let mut ended = turn_end_entry(&end);
-        ended.holder = holder;
-        entries.push(ended);
-        self.write(entries, patch, Some(&turn)).await;
+        self.end_turn(&turn, &end, patch, holder).await;
         self.show();
     }
 
+    /// Stores the end of a turn, and closes its agent requests.
+    pub(super) async fn end_turn(
+        &mut self,
+        turn: &str,
+        end: &TurnEnd,
+        patch: RecordPatch,
+        holder: Option<Arc<Holder>>,
+    ) {
+        let mut entries = self.close_requests();
+        entries.push(Entry { holder, ..Entry::turn_ended(end) });
+        let patch = RecordPatch { status: end.status_patch().status, ..patch };
+        self.write(entries, patch, Some(turn)).await;
+    }
+
     /// Ends the ownership of the session. Its agent continues.
-    pub(super) async fn release(&mut self) -> Result<SessionRecord, Error> {
+    pub(in crate::sessions) async fn release(&mut self) -> Result<SessionRecord, Error> {
         // What is behind this position is the next owner's.
         let position = self.shared.feed.position();
         self.catch_up().await;
@@ -360,17 +356,11 @@ impl Tracker {
         append.events.extend(self.lost_mark());
         append.events.extend(self.unstored_ends.iter().cloned());
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
-        append.events.push(detached.into_event(owned.incarnation, SystemTime::now().into(), None));
-        self.shared.in_time(self.shared.store.append(append)).await?;
-        let released = match self.shared.in_time(self.shared.store.release(&self.id, fence)).await {
-            Err(error @ StoreError::Unavailable(_)) => match self.shared.record(&self.id).await {
-                // It was done, and the response did not arrive.
-                Ok(record) if record.owner.is_none() && record.epoch > fence.epoch => Ok(record),
-                _ => Err(error),
-            },
-            released => released,
-        };
-        let released = released?;
+        append.events.push(detached.into_event(owned.incarnation, None));
+        self.shared.append(append).await?;
+        let is_done = |record: &SessionRecord| record.owner.is_none() && record.epoch > fence.epoch;
+        let releasing = self.shared.store.release(&self.id, fence);
+        let released = self.shared.confirmed(&self.id, releasing, is_done).await?;
         self.disown();
         Ok(released)
     }

@@ -8,9 +8,8 @@ use sandbox_agent_sdk::{
     sessions::{
         MemoryStore, SessionStore,
         store::{
-            Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent,
-            OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StoreFuture,
-            StreamPosition, Suspend,
+            Acquire, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage,
+            RecordQuery, ScannedTo, SessionRecord, StoreError, StoreFuture, StreamPosition, Suspend,
         },
     },
 };
@@ -135,7 +134,7 @@ impl SessionStore for ProgramStore {
         let name = format!("append {} {}", append.session_id, kinds.join(","));
         Box::pin(async move { self.call(&name, async move || self.append_checked(append).await).await })
     }
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
         Box::pin(self.call("acquire", async move || {
             let acquired = self.shared.acquire(id, acquire).await?;
             self.owns(id, true);
@@ -160,9 +159,6 @@ impl SessionStore for ProgramStore {
     }
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
         pass_on!(self.count(query))
-    }
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        pass_on!(self.inactive(query))
     }
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {
         pass_on!(self.suspend(which, now))

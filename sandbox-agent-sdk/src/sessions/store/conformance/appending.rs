@@ -102,10 +102,12 @@ pub(super) async fn returns_the_same_indexes_to_all_who_append_the_same(store: S
             .collect();
         let writers = (0..6).map(|_| {
             let (store, batch) = (Arc::clone(&store), batch.clone());
-            tokio::spawn(async move { append(&store, "s", batch).await })
+            tokio::spawn(async move { store.append(Append::to("s").events(batch)).await.unwrap() })
         });
         let results = futures::future::try_join_all(writers.collect::<Vec<_>>()).await.unwrap();
-        assert!(results.iter().all(|indexes| *indexes == results[0]), "{results:?}");
+        assert!(results.iter().all(|result| result.indexes == results[0].indexes), "{results:?}");
+        let added = results.iter().map(|result| result.added).filter(|added| *added > 0);
+        assert_eq!(added.collect::<Vec<_>>(), [30], "one of them added the events");
     }
     assert_eq!(all_events(&store, "s").await.len(), 300);
 }

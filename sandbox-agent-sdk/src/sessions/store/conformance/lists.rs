@@ -1,6 +1,6 @@
 //! Lists of sessions.
 
-use super::super::{Acquire, Append, Cursor, InactiveQuery, RecordPatch, RecordQuery, StoreError};
+use super::super::{Acquire, Append, Cursor, RecordPatch, RecordQuery, StoreError};
 use super::{Store, all_ids, append, at, create, event, record};
 use crate::sessions::status::{ArchivedSessions, SessionStatus, StatusEvent};
 
@@ -82,9 +82,9 @@ pub(super) async fn lists_the_longest_inactive_first(store: Store) {
         store.create(record, Vec::new()).await.unwrap();
     }
     let mut found = Vec::new();
-    let mut query = InactiveQuery::new(SessionStatus::Suspended, at(97)).limit(4);
+    let mut query = RecordQuery::all().statuses([SessionStatus::Suspended]).inactive_before(at(97)).limit(4);
     loop {
-        let page = store.inactive(&query).await.unwrap();
+        let page = store.list(&query).await.unwrap();
         found.extend(page.records.into_iter().map(|record| (record.last_active_at, record.id)));
         match page.next {
             Some(next) => query = query.after(next),
@@ -97,6 +97,10 @@ pub(super) async fn lists_the_longest_inactive_first(store: Store) {
         .collect();
     expected.sort();
     assert_eq!(found, expected);
+    let older = RecordQuery::all().inactive_before(at(97));
+    assert_eq!(store.count(&older).await.unwrap(), 18);
+    let all = store.list(&older.limit(100)).await.unwrap().records;
+    assert!(all.len() == 18 && all.is_sorted_by_key(|record| (record.last_active_at, record.id.clone())));
 }
 
 pub(super) async fn refuses_a_cursor_that_no_store_wrote(store: Store) {
@@ -106,7 +110,7 @@ pub(super) async fn refuses_a_cursor_that_no_store_wrote(store: Store) {
         let cursor = Cursor::after(at(9), id);
         let listed = store.list(&RecordQuery::all().after(cursor.clone())).await;
         assert!(matches!(&listed, Err(StoreError::BadCursor { cursor }) if cursor.len() <= 64), "{listed:?}");
-        let query = InactiveQuery::new(SessionStatus::Active, at(9)).after(cursor);
-        assert!(matches!(store.inactive(&query).await, Err(StoreError::BadCursor { .. })));
+        let query = RecordQuery::all().inactive_before(at(9)).after(cursor);
+        assert!(matches!(store.list(&query).await, Err(StoreError::BadCursor { .. })));
     }
 }

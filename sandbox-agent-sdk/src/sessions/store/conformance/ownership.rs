@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::{
-    Acquire, AgentSession, Append, Change, InactiveQuery, NewEvent, RecordPatch, RecordQuery, ScannedTo,
-    SessionRecord, StoreError, StoredEventKind, StreamPosition, Suspend,
+    Acquire, AgentSession, Append, Change, NewEvent, RecordPatch, RecordQuery, ScannedTo, SessionRecord,
+    StoreError, StoredEventKind, StreamPosition, Suspend,
 };
 use super::{Store, all_events, append, at, create, event, get, position, record};
 use crate::sessions::status::{SessionStatus, StatusEvent};
@@ -30,9 +30,8 @@ pub(super) async fn refuses_an_append_of_an_earlier_owner(store: Store) {
     let by = |fence, id: u64| Append::to("s").fence(fence).events([event(id, id)]);
     store.append(by(created.fence(), 1)).await.unwrap();
     let acquired = store.acquire("s", Acquire::by("q")).await.unwrap();
-    assert_eq!((acquired.record.epoch, acquired.record.owner.as_deref()), (2, Some("q")));
-    assert_eq!(acquired.previous_owner.as_deref(), Some("p"));
-    assert_eq!(get(&store, "s").await, acquired.record);
+    assert_eq!((acquired.epoch, acquired.owner.as_deref()), (2, Some("q")));
+    assert_eq!(get(&store, "s").await, acquired);
     assert!(is_lost(store.append(by(created.fence(), 2)).await, 2));
     assert!(is_lost(store.release("s", created.fence()).await, 2));
     store.append(by(acquired.fence(), 3)).await.unwrap();
@@ -50,7 +49,7 @@ pub(super) async fn refuses_an_append_of_an_earlier_owner(store: Store) {
     // A process that does not know whether it acquired the session acquires it again.
     let first = store.acquire("s", Acquire::by("q")).await.unwrap();
     let again = store.acquire("s", Acquire::by("q")).await.unwrap();
-    assert_eq!((again.record.epoch, again.previous_owner.as_deref()), (first.record.epoch + 1, Some("q")));
+    assert_eq!(again.epoch, first.epoch + 1);
 }
 
 pub(super) async fn refuses_a_fence_of_a_deleted_session(store: Store) {
@@ -96,7 +95,7 @@ pub(super) async fn gives_a_session_to_one_of_many_that_expect_an_epoch(store: S
     assert_eq!((won.len(), lost.len()), (1, 7));
     assert!(lost.into_iter().all(|result| is_lost(result, 2)));
     let record = get(&store, "s").await;
-    assert_eq!((record.epoch, &record.owner), (2, &won[0].as_ref().unwrap().record.owner));
+    assert_eq!((record.epoch, &record.owner), (2, &won[0].as_ref().unwrap().owner));
 }
 
 pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Store) {
@@ -110,7 +109,7 @@ pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Sto
     let to = position(1, 500);
     let append = Append::to("busy").fence(busy).events([event(1, 1)]).position(to);
     store.append(append.scanned_to(scanned("p", "e", to))).await.unwrap();
-    let acquired = store.acquire("quiet", Acquire::by("q")).await.unwrap().record;
+    let acquired = store.acquire("quiet", Acquire::by("q")).await.unwrap();
     assert_eq!((acquired.position, acquired.caught_up), (Some(position(1, 500)), false));
     assert_eq!(store.scanned_to("p", "e").await.unwrap(), Some(to), "it owns another session there");
     let released = store.release("busy", busy).await.unwrap();
@@ -122,7 +121,7 @@ pub(super) async fn continues_where_the_previous_owner_had_scanned_to(store: Sto
     store.create(later, Vec::new()).await.unwrap();
     store.advance(scanned("p", "e", position(1, 900))).await.unwrap();
     store.advance(scanned("p", "elsewhere", position(3, 900))).await.unwrap();
-    let acquired = store.acquire("later", Acquire::by("q")).await.unwrap().record;
+    let acquired = store.acquire("later", Acquire::by("q")).await.unwrap();
     assert_eq!(acquired.position, Some(position(2, 1)));
 }
 
@@ -137,7 +136,7 @@ pub(super) async fn ignores_what_an_owner_scanned_while_a_turn_is_open(store: St
     store.append(Append::to("s").fence(fence).events([prompt(1)])).await.unwrap();
     store.advance(scanned("p", "e", position(1, 500))).await.unwrap();
     let acquired = store.acquire("s", Acquire::by("q")).await.unwrap();
-    assert_eq!(acquired.record.position, Some(position(1, 10)), "the end of the turn may have been scanned");
+    assert_eq!(acquired.position, Some(position(1, 10)), "the end of the turn may have been scanned");
     // The next owner finds the end.
     let mut patch = RecordPatch::default();
     patch.caught_up = true;
@@ -157,7 +156,7 @@ pub(super) async fn ignores_what_an_owner_scanned_that_had_not_caught_up(store: 
     store.acquire("s", Acquire::by("q")).await.unwrap();
     store.advance(scanned("q", "e", position(1, 600))).await.unwrap();
     let third = store.acquire("s", Acquire::by("r")).await.unwrap();
-    assert_eq!(third.record.position, Some(position(1, 10)));
+    assert_eq!(third.position, Some(position(1, 10)));
     // This one catches up.
     let mut patch = RecordPatch::default();
     patch.caught_up = true;
@@ -167,7 +166,7 @@ pub(super) async fn ignores_what_an_owner_scanned_that_had_not_caught_up(store: 
     assert_eq!((record.position, record.caught_up), (Some(to), true));
     store.advance(scanned("r", "e", position(1, 700))).await.unwrap();
     let fourth = store.acquire("s", Acquire::by("t")).await.unwrap();
-    assert_eq!(fourth.record.position, Some(position(1, 700)));
+    assert_eq!(fourth.position, Some(position(1, 700)));
 }
 
 pub(super) async fn advances_scanned_to_in_the_transaction_of_the_append(store: Store) {
@@ -274,8 +273,8 @@ pub(super) async fn suspends_own_or_all_active_sessions(store: Store) {
             assert_eq!(get(&store, &record.id).await, *record);
         }
     }
-    let suspended = InactiveQuery::new(SessionStatus::Suspended, at(1_501));
-    assert_eq!(store.inactive(&suspended).await.unwrap().records.len(), 5);
+    let suspended = RecordQuery::all().statuses([SessionStatus::Suspended]).inactive_before(at(1_501));
+    assert_eq!(store.list(&suspended).await.unwrap().records.len(), 5);
 }
 
 pub(super) async fn suspends_while_others_write(store: Store) {

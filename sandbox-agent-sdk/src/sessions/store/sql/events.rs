@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use sqlx::{Connection as _, Row as _};
+use sqlx::{Connection as _, QueryBuilder, Row as _};
 
 use super::super::super::limits::check_key;
-use super::super::super::rows::{Failure, Prepared, events_sql, insert_events_sql, signed, unsigned};
+use super::super::super::rows::{EVENT_COLUMNS, Failure, Prepared, signed, unsigned};
 use super::super::super::{
     Appended, Change, Closes, EventKey, EventOrder, EventPage, EventQuery, NewEvent, OpenEvents, StoreError,
     StreamPosition,
 };
-use super::super::{BEGIN, Connection};
+use super::super::{BEGIN, Connection, Database};
 use super::columns::{Head, bind_position, read_event, read_record};
 use super::records::{advance, end_older_binding, forget_scanned, locked, update_record};
 use crate::session::Timestamp;
@@ -33,21 +33,29 @@ pub(super) async fn events(connection: &mut Connection, query: &EventQuery) -> R
     if check_key("id", &query.session_id).is_err() {
         return Ok(EventPage::of(Vec::new(), size));
     }
-    let sql = events_sql(query);
-    let first = match query.order {
-        EventOrder::OldestFirst => 0,
-        EventOrder::NewestFirst => u64::MAX,
-    };
-    let mut select = sqlx::query(&sql)
-        .bind(signed(size as u64 + 1))
-        .bind(&query.session_id)
-        .bind(signed(query.after.unwrap_or(first)));
-    for kind in &query.kinds {
-        select = select.bind(kind.as_str());
-    }
-    let rows = select.fetch_all(connection).await?;
+    let rows = events_sql(query).build().fetch_all(connection).await?;
     let events: Result<Vec<_>, _> = rows.iter().map(read_event).collect();
     Ok(EventPage::of(events?, size))
+}
+
+pub(in super::super) fn events_sql(query: &EventQuery) -> QueryBuilder<'_, Database> {
+    let (than, order, first) = match query.order {
+        EventOrder::OldestFirst => (">", "position", 0),
+        EventOrder::NewestFirst => ("<", "position DESC", u64::MAX),
+    };
+    let mut sql = QueryBuilder::new("SELECT * FROM sandbox_agent_events WHERE session_id = ");
+    sql.push_bind(&query.session_id).push(format!(" AND position {than} "));
+    sql.push_bind(signed(query.after.unwrap_or(first)));
+    if !query.kinds.is_empty() {
+        sql.push(" AND kind IN (");
+        let mut kinds = sql.separated(", ");
+        for kind in &query.kinds {
+            kinds.push_bind(kind.as_str());
+        }
+        sql.push(")");
+    }
+    sql.push(format!(" ORDER BY {order} LIMIT ")).push_bind(signed(query.page_size() as u64 + 1));
+    sql
 }
 
 /// Carries out appends in one transaction. One that is refused leaves the others alone.
@@ -121,7 +129,7 @@ async fn append(connection: &mut Connection, prepared: &Prepared) -> Result<Appe
     if let Some((owner, endpoint)) = ended {
         forget_scanned(connection, owner.as_deref(), endpoint.as_deref()).await?;
     }
-    Ok(Appended::new(indexes, record))
+    Ok(Appended::new(indexes, fresh.len(), record))
 }
 
 /// An event as it is about to be inserted.
@@ -197,29 +205,23 @@ pub(super) async fn insert_events(
 ) -> Result<u64, Failure> {
     let mut inserted = 0;
     for rows in rows.chunks(ROWS) {
-        let sql = insert_events_sql(rows.len());
-        let mut insert = sqlx::query(&sql).persistent(rows.len() == ROWS || rows.len() == 1);
-        for EventRow { event, payload, index, epoch, is_open } in rows {
+        let mut sql =
+            QueryBuilder::<Database>::new(format!("INSERT INTO sandbox_agent_events ({EVENT_COLUMNS}) "));
+        sql.push_values(rows, |mut row, EventRow { event, payload, index, epoch, is_open }| {
             let (id, incarnation, offset) = match &event.key {
                 EventKey::Id { id } => (id.as_str(), None, None),
                 EventKey::Stream { incarnation, offset } => {
                     ("", Some(signed(*incarnation)), Some(signed(*offset)))
                 }
             };
-            insert = insert
-                .bind(session)
-                .bind(signed(*index))
-                .bind(id)
-                .bind(incarnation)
-                .bind(offset)
-                .bind(signed(event.recorded_at.as_millis()))
-                .bind(event.kind.as_str())
-                .bind(*payload)
-                .bind(signed(*epoch))
-                .bind(event.turn_id.as_deref())
-                .bind(event.rpc_id.as_deref())
-                .bind(i64::from(*is_open));
-        }
+            row.push_bind(session).push_bind(signed(*index)).push_bind(id);
+            row.push_bind(incarnation).push_bind(offset).push_bind(signed(event.recorded_at.as_millis()));
+            row.push_bind(event.kind.as_str()).push_bind(*payload).push_bind(signed(*epoch));
+            row.push_bind(event.turn_id.as_deref()).push_bind(event.rpc_id.as_deref());
+            row.push_bind(i64::from(*is_open));
+        });
+        sql.push(" ON CONFLICT DO NOTHING");
+        let insert = sql.build().persistent(rows.len() == ROWS || rows.len() == 1);
         inserted += insert.execute(&mut *connection).await?.rows_affected();
     }
     Ok(inserted)

@@ -5,8 +5,8 @@ use futures::future::BoxFuture;
 
 use super::super::rows::Prepared;
 use super::super::{
-    Acquire, Acquired, Append, Appended, EventPage, EventQuery, Fence, InactiveQuery, NewEvent, OpenEvents,
-    RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreFuture, StreamPosition, Suspend,
+    Acquire, Append, Appended, EventPage, EventQuery, Fence, NewEvent, OpenEvents, RecordPage, RecordQuery,
+    ScannedTo, SessionRecord, SessionStore, StoreFuture, StreamPosition, Suspend,
 };
 use super::Store;
 use crate::session::Timestamp;
@@ -39,12 +39,14 @@ impl SessionStore for Store {
         Box::pin(async move { self.append_prepared(Prepared::new(append)?).await })
     }
 
-    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, Acquired> {
-        run!(self.writer(), |connection| records::acquire(connection, id, &acquire))
+    fn acquire<'a>(&'a self, id: &'a str, acquire: Acquire) -> StoreFuture<'a, SessionRecord> {
+        run!(self.writer(), |connection| records::end_ownership(connection, id, |record, scanned_to| acquire
+            .apply(record, scanned_to)))
     }
 
     fn release<'a>(&'a self, id: &'a str, fence: Fence) -> StoreFuture<'a, SessionRecord> {
-        run!(self.writer(), |connection| records::release(connection, id, fence))
+        run!(self.writer(), |connection| records::end_ownership(connection, id, |record, scanned_to| fence
+            .release(record, scanned_to)))
     }
 
     fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {
@@ -61,10 +63,6 @@ impl SessionStore for Store {
 
     fn count<'a>(&'a self, query: &'a RecordQuery) -> StoreFuture<'a, u64> {
         run!(self.reader(), |connection| records::count(connection, query))
-    }
-
-    fn inactive<'a>(&'a self, query: &'a InactiveQuery) -> StoreFuture<'a, RecordPage> {
-        run!(self.reader(), |connection| records::inactive(connection, query))
     }
 
     fn suspend(&self, which: Suspend, now: Timestamp) -> StoreFuture<'_, u64> {

@@ -1,17 +1,15 @@
 //! Statements on records.
 
-use sqlx::{Connection as _, Row as _};
+use sqlx::{Connection as _, QueryBuilder, Row as _};
 
 use super::super::super::limits::check_key;
 use super::super::super::rows::{
-    Failure, count_sql, inactive_sql, insert_session_sql, list_sql, payloads, signed, unsigned,
-    update_session_sql,
+    Failure, insert_session_sql, payloads, signed, unsigned, update_session_sql,
 };
 use super::super::super::{
-    Acquire, Acquired, Fence, InactiveQuery, NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord,
-    StoreError, StreamPosition, Suspend,
+    NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
-use super::super::{BEGIN, Connection, FOR_UPDATE, Row};
+use super::super::{BEGIN, Connection, Database, FOR_UPDATE, Row};
 use super::columns::{Query, bind_position, bind_record, page, read_position, read_record};
 use super::events::{EventRow, insert_events};
 use crate::session::Timestamp;
@@ -48,30 +46,12 @@ pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<
     Ok(row.map(|row| read_record(&row)).transpose()?)
 }
 
-pub(super) async fn acquire(
-    connection: &mut Connection,
-    id: &str,
-    acquire: &Acquire,
-) -> Result<Acquired, Failure> {
-    let ended = end_ownership(connection, id, |record, scanned_to| acquire.apply(record, scanned_to));
-    ended.await.map(|(record, previous)| Acquired::new(record, previous))
-}
-
-pub(super) async fn release(
-    connection: &mut Connection,
-    id: &str,
-    fence: Fence,
-) -> Result<SessionRecord, Failure> {
-    let ended = end_ownership(connection, id, |record, scanned_to| fence.release(record, scanned_to));
-    ended.await.map(|(record, ())| record)
-}
-
 /// Ends the ownership of a session by `end`, which gets how far the owner has scanned the endpoint.
-async fn end_ownership<T>(
+pub(super) async fn end_ownership(
     connection: &mut Connection,
     id: &str,
-    end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<T, StoreError>,
-) -> Result<(SessionRecord, T), Failure> {
+    end: impl FnOnce(&mut SessionRecord, Option<StreamPosition>) -> Result<(), StoreError>,
+) -> Result<SessionRecord, Failure> {
     let mut transaction = connection.begin_with(BEGIN).await?;
     let mut record = read_record(&locked(&mut transaction, id).await?)?;
     let (owner, endpoint) = (record.owner.clone(), record.endpoint.clone());
@@ -83,11 +63,11 @@ async fn end_ownership<T>(
     let open = "SELECT 1 FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 AND kind = 'prompt' LIMIT 1";
     let has_open_turn = sqlx::query(open).bind(id).fetch_optional(&mut *transaction).await?.is_some();
     let scanned_to = scanned_to.filter(|_| !has_open_turn);
-    let ended = end(&mut record, scanned_to)?;
+    end(&mut record, scanned_to)?;
     update_record(&mut transaction, &record).await?;
     forget_scanned(&mut transaction, owner.as_deref(), endpoint.as_deref()).await?;
     transaction.commit().await?;
-    Ok((record, ended))
+    Ok(record)
 }
 
 /// Removes how far a process has scanned an endpoint if it owns no session there.
@@ -108,50 +88,65 @@ pub(super) async fn list(connection: &mut Connection, query: &RecordQuery) -> Re
     if query.matches_nothing() {
         return Ok(RecordPage::default());
     }
-    let sql = list_sql(query);
-    let rows = bind_list(&sql, query).fetch_all(connection).await?;
-    Ok(page(&rows, query.page_size(), "created_at")?)
+    let rows = list_sql(query).build().fetch_all(connection).await?;
+    Ok(page(&rows, query.page_size(), order_of(query).0)?)
 }
 
-pub(in super::super) fn bind_list<'q>(sql: &'q str, query: &'q RecordQuery) -> Query<'q> {
-    let cursor = query.cursor.as_ref();
-    let select = sqlx::query(sql)
-        .bind(signed(query.page_size() as u64 + 1))
-        .bind(cursor.map(|cursor| signed(cursor.at.as_millis())))
-        .bind(cursor.map(|cursor| cursor.id.as_str()));
-    bind_filters(select, query)
-}
-
-fn bind_filters<'q>(mut select: Query<'q>, query: &'q RecordQuery) -> Query<'q> {
-    for status in query.distinct_statuses() {
-        select = select.bind(status.as_str());
+/// The column by which sessions are ordered, and the words for their order.
+fn order_of(query: &RecordQuery) -> (&'static str, &'static str, &'static str) {
+    match query.inactive_before {
+        None => ("created_at", "<", "DESC"),
+        Some(_) => ("last_active_at", ">", "ASC"),
     }
-    query.filters().fold(select, |select, (_, wanted)| select.bind(wanted))
+}
+
+/// The query for a page of sessions. It is put together from one page of each status, so that each is a walk along an
+/// index.
+pub(in super::super) fn list_sql(query: &RecordQuery) -> QueryBuilder<'_, Database> {
+    let (column, than, order) = order_of(query);
+    let order = format!(" ORDER BY {column} {order}, id {order} LIMIT ");
+    let limit = signed(query.page_size() as u64 + 1);
+    let mut sql = QueryBuilder::new("");
+    for (n, status) in query.distinct_statuses().enumerate() {
+        sql.push(if n > 0 { " UNION ALL " } else { "" });
+        sql.push("SELECT * FROM (SELECT * FROM sandbox_agent_sessions WHERE status = ").push_bind(status);
+        push_filters(&mut sql, query);
+        if let Some(cursor) = &query.cursor {
+            sql.push(format!(" AND ({column}, id) {than} (")).push_bind(signed(cursor.at.as_millis()));
+            sql.push(", ").push_bind(cursor.id.as_str()).push(")");
+        }
+        sql.push(&order).push_bind(limit).push(format!(") AS page{n}"));
+    }
+    sql.push(order).push_bind(limit);
+    sql
 }
 
 pub(super) async fn count(connection: &mut Connection, query: &RecordQuery) -> Result<u64, Failure> {
     if query.matches_nothing() {
         return Ok(0);
     }
-    let sql = count_sql(query);
-    let select = bind_filters(sqlx::query(&sql), query);
-    Ok(select.fetch_one(connection).await?.try_get(0).map(unsigned)?)
+    let row = count_sql(query).build().fetch_one(connection).await?;
+    Ok(row.try_get(0).map(unsigned)?)
 }
 
-pub(super) async fn inactive(
-    connection: &mut Connection,
-    query: &InactiveQuery,
-) -> Result<RecordPage, Failure> {
-    query.check()?;
-    let sql = inactive_sql(query);
-    let mut select = sqlx::query(&sql)
-        .bind(signed(query.page_size() as u64 + 1))
-        .bind(query.status.as_str())
-        .bind(signed(query.before.as_millis()));
-    if let Some(cursor) = &query.cursor {
-        select = select.bind(signed(cursor.at.as_millis())).bind(cursor.id.as_str());
+pub(in super::super) fn count_sql(query: &RecordQuery) -> QueryBuilder<'_, Database> {
+    let mut sql = QueryBuilder::new("SELECT COUNT(*) FROM sandbox_agent_sessions WHERE status IN (");
+    let mut statuses = sql.separated(", ");
+    for status in query.distinct_statuses() {
+        statuses.push_bind(status);
     }
-    Ok(page(&select.fetch_all(connection).await?, query.page_size(), "last_active_at")?)
+    sql.push(")");
+    push_filters(&mut sql, query);
+    sql
+}
+
+fn push_filters<'q>(sql: &mut QueryBuilder<'q, Database>, query: &'q RecordQuery) {
+    for (column, wanted) in query.filters() {
+        sql.push(format!(" AND {column} = ")).push_bind(wanted);
+    }
+    if let Some(before) = query.inactive_before {
+        sql.push(" AND last_active_at < ").push_bind(signed(before.as_millis()));
+    }
 }
 
 pub(super) async fn suspend(

@@ -3,16 +3,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sqlx::Row as _;
 
-use super::super::rows::{
-    count_sql, events_sql, inactive_sql, insert_events_sql, list_sql, update_session_sql,
-};
-use super::sql::records::bind_list;
+use super::super::rows::update_session_sql;
+use super::sql::events::events_sql;
+use super::sql::records::{count_sql, list_sql};
 use super::{SqliteOptions, SqliteStore, SqliteSync};
 use crate::session::Timestamp;
 use crate::sessions::status::{ArchivedSessions, SessionStatus};
 use crate::sessions::store::{
-    Append, Cursor, EventQuery, InactiveQuery, NewEvent, RecordQuery, SessionRecord, SessionStore,
-    StoredEventKind,
+    Append, Cursor, EventQuery, NewEvent, RecordQuery, SessionRecord, SessionStore, StoredEventKind,
 };
 
 async fn store() -> (tempfile::TempDir, SqliteStore) {
@@ -35,17 +33,16 @@ async fn every_query_walks_along_an_index() {
             base.clone().endpoint("e"),
             base.owner("o"),
         ] {
-            statements.push(count_sql(&query));
-            statements.push(list_sql(&query));
-            statements.push(list_sql(&query.after(cursor.clone())));
+            statements.push(count_sql(&query).into_sql());
+            statements.push(list_sql(&query).into_sql());
+            statements.push(list_sql(&query.after(cursor.clone())).into_sql());
         }
     }
-    let inactive = InactiveQuery::new(SessionStatus::Active, Timestamp::from_millis(9));
-    statements.extend([inactive_sql(&inactive), inactive_sql(&inactive.after(cursor))]);
+    let inactive = RecordQuery::counted().inactive_before(Timestamp::from_millis(9));
+    statements.extend([list_sql(&inactive).into_sql(), list_sql(&inactive.after(cursor)).into_sql()]);
     let events = EventQuery::of("s").after(5);
     let newest = events.clone().newest_first().kinds([StoredEventKind::Prompt]);
-    statements.extend([events_sql(&events), events_sql(&newest), update_session_sql()]);
-    assert!(insert_events_sql(2).contains("ON CONFLICT DO NOTHING"));
+    statements.extend([events_sql(&events).into_sql(), events_sql(&newest).into_sql(), update_session_sql()]);
     for statement in [
         "SELECT * FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 ORDER BY position",
         "SELECT position FROM sandbox_agent_events WHERE session_id = $1 AND id = $2 AND id <> ''",
@@ -89,8 +86,7 @@ async fn steps(store: &SqliteStore, mut query: RecordQuery, pages: usize) -> usi
         true
     });
     for _ in 0..pages {
-        let sql = list_sql(&query);
-        let rows = bind_list(&sql, &query).fetch_all(&mut *connection).await.unwrap();
+        let rows = list_sql(&query).build().fetch_all(&mut *connection).await.unwrap();
         let last = &rows[query.page_size() - 1];
         let created_at: i64 = last.get("created_at");
         query = query
