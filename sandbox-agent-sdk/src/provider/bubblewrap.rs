@@ -205,7 +205,7 @@ impl BubblewrapProvider {
 
     /// Creates the home directory and the launcher script of a sandbox.
     fn prepare(&self) -> Result<(Place, PathBuf), ProviderError> {
-        let directory = self.homes.join(random_id());
+        let directory = self.homes.join(random_id().map_err(ProviderError::randomness)?);
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
         let variables = directory.join("variables");

@@ -127,11 +127,7 @@ impl SandboxProvider for ContainerProvider {
 
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
         Box::pin(async move {
-            let no_randomness = |source| ProviderError::Program {
-                program: "the randomness of the operating system".to_owned(),
-                source: Arc::new(source),
-            };
-            let token = random_token().map_err(no_randomness)?;
+            let token = random_token().map_err(ProviderError::randomness)?;
             let printed = self.command(&self.run_words(token.expose()), "run").await?;
             // Warnings about the image may precede the id.
             let id = printed.lines().last().unwrap_or_default().trim().to_owned();

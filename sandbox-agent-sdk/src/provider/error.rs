@@ -54,6 +54,13 @@ pub enum ProviderError {
     Server(#[source] Box<Error>),
 }
 
+impl ProviderError {
+    /// The operating system provides no randomness for a name or a token.
+    pub(super) fn randomness(source: io::Error) -> Self {
+        Self::Program { program: "randomness of the operating system".to_owned(), source: Arc::new(source) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::ProviderError;

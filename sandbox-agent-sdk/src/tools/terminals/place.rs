@@ -42,6 +42,9 @@ impl Place {
     /// Starts a command and returns the id of its terminal.
     pub(crate) fn start(self, wanted: &TerminalCommand) -> Result<String, TerminalError> {
         let inner = self.inner.upgrade().ok_or(TerminalError::Closed)?;
+        let failed = |source| TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) };
+        // Made before the start: without an id the command must not run.
+        let id = format!("term-{}", random_id().map_err(failed)?);
         let command = inner.options.prepare(wanted)?;
         if !inner.lock().starting.contains_key(&self.number) {
             return Err(TerminalError::Closed);
@@ -50,7 +53,7 @@ impl Place {
         // From here on the supervisor owns the process, and later its task does.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
-            _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
+            _ => failed(source),
         })?;
         let mut state = inner.lock();
         if state.starting.remove(&self.number).is_none() {
@@ -61,7 +64,6 @@ impl Place {
         }
         while state.tasks.try_join_next().is_some() {}
         state.tasks.spawn(supervisor.run());
-        let id = format!("term-{}", random_id());
         state.terminals.insert(id.clone(), Terminal { session: self.session.clone(), process });
         Ok(id)
     }
