@@ -21,6 +21,7 @@ use futures::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::client::network::check_runtime;
+use crate::requests::Admission;
 
 pub use self::command::TerminalCommand;
 pub use self::error::TerminalError;
@@ -59,6 +60,8 @@ pub struct Terminals {
 
 struct Inner {
     options: TerminalOptions,
+    /// The memory of all buffered output.
+    output: Arc<Admission>,
     /// Guards the terminals and their tasks; held for a look-up.
     state: Mutex<State>,
 }
@@ -97,7 +100,8 @@ impl Terminals {
     /// Creates an empty set of terminals for one connection.
     #[must_use]
     pub fn new(options: TerminalOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
+        let output = Arc::new(Admission::new(options.total_output_limit));
+        Self { inner: Arc::new(Inner { options, output, state: Mutex::default() }) }
     }
 
     /// Starts a command and returns the id of its terminal. The id is not guessable.
@@ -133,7 +137,7 @@ impl Terminals {
         // The exit status is read first, so that the output read afterwards is complete.
         let exit = process.exit();
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let tail = process.output().text(limit);
+        let tail = process.output().tail.text(limit);
         Ok(TerminalOutput { text: tail.text, truncated: tail.truncated, exit })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::process::Process;
+use super::process::{Output, Process};
 use super::{Inner, Terminal, TerminalCommand, TerminalError};
 use crate::client::random::random_id;
 
@@ -49,7 +49,10 @@ impl Place {
         if !inner.lock().starting.contains_key(&self.number) {
             return Err(TerminalError::Closed);
         }
-        let started = Process::start(command, inner.options.limit_of(wanted), inner.options.spawner());
+        let (bytes, limit) = (inner.options.limit_of(wanted), inner.options.total_output_limit);
+        let admitted = inner.output.admit(bytes);
+        let admitted = admitted.ok_or(TerminalError::OutputBudget { limit, wanted: bytes })?;
+        let started = Process::start(command, Output::new(bytes, admitted), inner.options.spawner());
         // From here on the supervisor owns the process, and later its task does.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
