@@ -46,11 +46,11 @@ const SYSTEM: [&str; 16] = [
     "/etc/ssl/openssl.cnf",
 ];
 
-/// Starts the released server in a `bwrap` (bubblewrap) sandbox. Linux only.
+/// Starts the released server in a sandbox of `bwrap` (bubblewrap) 0.8 or later. Linux only.
 ///
 /// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
 /// directory, and the directories given to this provider. It has no access to other files, processes or
-/// environment variables of this machine, and cannot gain privileges. It shares the network of this machine,
+/// environment variables of this machine, and cannot gain privileges, not even in a user namespace of its own. It shares the network of this machine,
 /// unless [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
@@ -185,6 +185,7 @@ impl BubblewrapProvider {
     fn words(&self, home: &Path) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
+        add(&["--disable-userns"]);
         add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
         add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3", "--args", "4"]);
         if self.network == Network::Own {
@@ -328,5 +329,31 @@ mod tests {
         let provider = BubblewrapProvider::new("/bin/true", homes.path()).env("KEY", "x\0--bind\0/\0/");
         assert!(provider.prepare().is_err());
         assert_eq!(fs::read_dir(homes.path()).unwrap().count(), 0);
+    }
+
+    /// A user namespace gives a process all capabilities in it, and with them a large part of the kernel to attack.
+    #[test]
+    fn a_process_in_a_sandbox_gets_no_user_namespace() {
+        let homes = tempfile::tempdir().unwrap();
+        let run = |program: &str, words: &[&str]| {
+            let (_place, launcher) = BubblewrapProvider::new(program, homes.path()).prepare().unwrap();
+            Command::new(launcher).args(words).output().unwrap()
+        };
+        let works = run("/usr/bin/env", &["true"]);
+        if !works.status.success() {
+            let why = format!("no sandbox works here: {works:?}");
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            eprintln!("NOT TESTED: {why}");
+            return;
+        }
+        for attack in [&["--user", "true"][..], &["--user", "--map-root-user", "--mount", "true"]] {
+            let output = run("/usr/bin/unshare", attack);
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "unshare {attack:?} worked");
+            assert!(printed.contains("unshare failed"), "{printed}");
+        }
+        // Nor may it allow them again.
+        let setting = "echo 1 > /proc/sys/user/max_user_namespaces; unshare --user true";
+        assert!(!run("/usr/bin/env", &["sh", "-c", setting]).status.success());
     }
 }
