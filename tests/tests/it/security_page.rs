@@ -107,11 +107,12 @@ fn every_test_on_the_page_of_stored_sessions_exists() {
 }
 
 /// Files that parse JSON directly, into types without a `Value`, or after a check of the names.
-const DIRECT_PARSERS: [&str; 16] = [
+const DIRECT_PARSERS: [&str; 17] = [
     "acp-http-client/src/client/core.rs",
     "acp-http-client/src/events/peek.rs",
     "acp-http-client/src/events/text_chunk.rs",
     "acp-http-client/src/fuzzing/message.rs",
+    "acp-http-client/src/fuzzing/names.rs",
     "acp-http-client/src/handler/typed.rs",
     "acp-http-client/src/inbound/router.rs",
     "acp-http-client/src/json/decoded.rs",
