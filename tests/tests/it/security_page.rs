@@ -70,8 +70,10 @@ fn check(page: &str, at_least: usize) {
         ("tests/tests", &[][..]),
         ("sandbox-agent-sdk/tests", &[]),
         ("acp-http-client/tests", &[]),
+        ("mock-server/tests", &[]),
         ("sandbox-agent-sdk/src", &["unit"]),
         ("acp-http-client/src", &["unit"]),
+        ("mock-server/src", &["unit"]),
     ] {
         tests(&root.join(directory), modules, &mut names);
     }
