@@ -65,7 +65,7 @@ pub struct BubblewrapProvider {
     options: Box<dyn Fn(LocalOptions) -> LocalOptions + Send + Sync>,
     held: Held,
     /// The resources of each sandbox. Guards the table, never across an await.
-    places: Mutex<HashMap<String, Place>>,
+    resources: Mutex<HashMap<String, Resources>>,
 }
 
 /// The network of a sandbox.
@@ -79,12 +79,12 @@ enum Network {
 
 /// The resources of a sandbox on this machine. Dropping this value frees them.
 #[derive(Debug)]
-struct Place {
+struct Resources {
     directory: PathBuf,
     relay: Option<Relay>,
 }
 
-impl Drop for Place {
+impl Drop for Resources {
     fn drop(&mut self) {
         self.relay = None;
         if let Err(error) = fs::remove_dir_all(&self.directory) {
@@ -113,7 +113,7 @@ impl BubblewrapProvider {
             network: Network::Shared,
             options: Box::new(|options| options),
             held: Held::default(),
-            places: Mutex::default(),
+            resources: Mutex::default(),
         }
     }
 
@@ -205,7 +205,7 @@ impl BubblewrapProvider {
     }
 
     /// Creates the home directory and the launcher script of a sandbox.
-    fn prepare(&self) -> Result<(Place, PathBuf), ProviderError> {
+    fn prepare(&self) -> Result<(Resources, PathBuf), ProviderError> {
         let directory = self.homes.join(random_id().map_err(ProviderError::randomness)?);
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
@@ -218,7 +218,7 @@ impl BubblewrapProvider {
             quoted(&directory.join(INFO).display().to_string()),
             quoted(&variables.display().to_string()),
         );
-        let place = Place { directory: directory.clone(), relay: None };
+        let resources = Resources { directory: directory.clone(), relay: None };
         let made = fs::create_dir_all(&home)
             .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)))
             .and_then(|()| fs::write(&variables, self.variables()?))
@@ -226,11 +226,11 @@ impl BubblewrapProvider {
             .and_then(|()| fs::set_permissions(&launcher, fs::Permissions::from_mode(0o700)));
         let program = launcher.display().to_string();
         made.map_err(|source| ProviderError::Program { program, source: Arc::new(source) })?;
-        Ok((place, launcher))
+        Ok((resources, launcher))
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resources(&self) -> MutexGuard<'_, HashMap<String, Resources>> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -245,7 +245,7 @@ impl SandboxProvider for BubblewrapProvider {
                 program: "a tokio runtime".to_owned(),
                 source: Arc::new(std::io::Error::other(error)),
             })?;
-            let (mut place, launcher) = self.prepare()?;
+            let (mut resources, launcher) = self.prepare()?;
             let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
             if self.network == Network::Own {
                 let port = Relay::free_port().map_err(|source| ProviderError::Program {
@@ -253,10 +253,10 @@ impl SandboxProvider for BubblewrapProvider {
                     source: Arc::new(source),
                 })?;
                 options = options.port(port).relayed();
-                place.relay = Some(Relay::start(port, place.directory.join(INFO)));
+                resources.relay = Some(Relay::start(port, resources.directory.join(INFO)));
             }
             let id = self.held.add(options.start().await?);
-            self.places().insert(id.clone(), place);
+            self.resources().insert(id.clone(), resources);
             Ok(id)
         })
     }
@@ -270,7 +270,7 @@ impl SandboxProvider for BubblewrapProvider {
             if let Some(server) = self.held.remove(id) {
                 server.close().await;
             }
-            drop(self.places().remove(id));
+            drop(self.resources().remove(id));
             Ok(())
         })
     }
@@ -314,7 +314,7 @@ mod tests {
         program(&at("bwrap"), &format!("echo \"$@\" >> {0}; cat <&4 > {0}.variables", seen.display()));
         let provider =
             BubblewrapProvider::new("/bin/true", at("homes")).bwrap(at("bwrap")).env("KEY", "hush");
-        let (_place, launcher) = provider.prepare().unwrap();
+        let (_resources, launcher) = provider.prepare().unwrap();
         let path = format!("{}:/usr/bin:/bin", scratch.path().display());
         assert!(Command::new(launcher).env("PATH", path).status().unwrap().success());
         let lines = fs::read_to_string(&seen).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     fn a_process_in_a_sandbox_gets_no_user_namespace() {
         let homes = tempfile::tempdir().unwrap();
         let run = |program: &str, words: &[&str]| {
-            let (_place, launcher) = BubblewrapProvider::new(program, homes.path()).prepare().unwrap();
+            let (_resources, launcher) = BubblewrapProvider::new(program, homes.path()).prepare().unwrap();
             Command::new(launcher).args(words).output().unwrap()
         };
         let works = run("/usr/bin/env", &["true"]);
