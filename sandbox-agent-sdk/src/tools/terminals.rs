@@ -6,8 +6,8 @@ mod error;
 mod exit;
 mod hidden;
 mod options;
-mod place;
 mod process;
+mod reservation;
 mod sandbox;
 mod spawner;
 mod tail;
@@ -27,8 +27,8 @@ pub use self::command::TerminalCommand;
 pub use self::error::TerminalError;
 pub use self::exit::TerminalExit;
 pub use self::options::TerminalOptions;
-pub(crate) use self::place::Place;
 use self::process::Process;
+pub(crate) use self::reservation::Reservation;
 pub use self::sandbox::{Sandbox, SandboxError};
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::tail::Tail;
@@ -74,7 +74,7 @@ struct State {
     /// removed must not start.
     starting: HashMap<u64, String>,
     /// The number of reservations made.
-    places: u64,
+    reservations: u64,
     /// Whether new terminals are rejected.
     closed: bool,
 }
@@ -117,8 +117,8 @@ impl Terminals {
     }
 
     /// Reserves a terminal that is about to start. The end of the session cancels the reservation.
-    pub(crate) fn reserve(&self, session: &str) -> Result<Place, TerminalError> {
-        Place::take(&self.inner, session)
+    pub(crate) fn reserve(&self, session: &str) -> Result<Reservation, TerminalError> {
+        Reservation::take(&self.inner, session)
     }
 
     /// Returns the end of a command's output, at most `limit` bytes.

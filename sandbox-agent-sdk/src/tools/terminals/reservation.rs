@@ -11,13 +11,13 @@ use crate::client::random::random_id;
 /// The end of the session cancels it: a command that is starting at that moment is not started, or is killed.
 /// The reservation does not keep the terminals alive.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     inner: Weak<Inner>,
     number: u64,
     session: String,
 }
 
-impl Place {
+impl Reservation {
     pub(super) fn take(inner: &Arc<Inner>, session: &str) -> Result<Self, TerminalError> {
         let mut state = inner.lock();
         if state.closed {
@@ -32,8 +32,8 @@ impl Place {
         if there.filter(|of| *of == session).count() >= limit {
             return Err(TerminalError::TooManyInSession { limit });
         }
-        state.places += 1;
-        let number = state.places;
+        state.reservations += 1;
+        let number = state.reservations;
         state.starting.insert(number, session.to_owned());
         drop(state);
         Ok(Self { inner: Arc::downgrade(inner), number, session: session.to_owned() })
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             inner.lock().starting.remove(&self.number);
