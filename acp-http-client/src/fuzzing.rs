@@ -5,6 +5,7 @@
 
 mod core;
 mod message;
+mod names;
 mod sequence;
 mod sse;
 
@@ -12,7 +13,9 @@ use bytes::Bytes;
 
 use crate::Json;
 
-pub use self::{core::ordered_core, message::message, sequence::sequence, sse::sse_decoder};
+pub use self::{
+    core::ordered_core, message::message, names::member_names, sequence::sequence, sse::sse_decoder,
+};
 
 /// Creates JSON text as if it had been received, for fuzz targets of other crates.
 pub fn json(text: &str) -> Json {

@@ -4,6 +4,8 @@
 //! corpus.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+mod control;
+
 use std::collections::HashSet;
 
 use acp_http_client::fuzzing::json;
@@ -15,6 +17,8 @@ use crate::event::Origin;
 use crate::sessions::read_transcript;
 use crate::tools::Tail;
 use crate::update::{Update, UpdateKind};
+
+pub use self::control::control_response;
 
 /// Derives the random ids and delays of this crate from a seed, on this thread. For simulations.
 pub fn seed_randomness(seed: u64) {

@@ -5,7 +5,7 @@ mod tests;
 
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use memchr::memchr2;
 
 use super::EventId;
@@ -17,6 +17,8 @@ const HEAD_BYTES: usize = 4096;
 const FIELD_NAME_BYTES: usize = 8;
 /// The longest line that has to be stored besides the value of an id: `retry: ` and its digits.
 const FIELD_BYTES: usize = 7 + RETRY_DIGITS;
+/// The name of a `data` field, its colon and a space.
+const DATA_BYTES: usize = 6;
 /// The digits of the largest `retry` field. A longer one is ignored, whatever its value.
 pub(crate) const RETRY_DIGITS: usize = 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -51,7 +53,7 @@ pub(crate) struct Decoder {
     id_limit: usize,
     chunk: Bytes,
     /// The beginning of a line without its end.
-    line: BytesMut,
+    line: Vec<u8>,
     /// Only the beginning of the current line is stored: how many bytes it has.
     overlong: Option<usize>,
     /// A CR ended the last line: an LF that follows belongs to it.
@@ -75,7 +77,7 @@ impl Decoder {
             limit: limits.message,
             id_limit: limits.id,
             chunk: Bytes::new(),
-            line: BytesMut::new(),
+            line: Vec::new(),
             overlong: None,
             after_cr: false,
             bom: Some(0),
@@ -161,7 +163,8 @@ impl Decoder {
             return (self.skipping && before <= self.limit && self.skipped > self.limit)
                 .then_some(Frame::Endless);
         }
-        self.line.extend_from_slice(part);
+        let limit = self.line_limit();
+        extend_within(&mut self.line, &[part], limit);
         let (name, value) = split_field(&self.line);
         // Without its colon the name may not be complete.
         let frame = if name == b"data" && name.len() < self.line.len() {
@@ -176,7 +179,7 @@ impl Decoder {
             None
         };
         self.overlong = Some(self.line.len());
-        self.line = BytesMut::from(self.line.truncated(self.field_limit()));
+        self.line = self.line.truncated(self.field_limit()).to_vec();
         frame
     }
 
@@ -185,11 +188,16 @@ impl Decoder {
         self.id_limit.saturating_add(FIELD_BYTES)
     }
 
+    /// How much of a line is stored at most: data within the limit, or a field.
+    fn line_limit(&self) -> usize {
+        self.limit.saturating_add(DATA_BYTES).max(self.field_limit())
+    }
+
     /// A line that lies in one chunk, as most do.
     fn whole_line(&mut self, end: usize) -> Option<Frame> {
         match Field::of(&self.chunk[..end], self.id_limit) {
             Field::Data(at) if !self.skipping => {
-                append(&mut self.data, &self.chunk[at..end]);
+                append(&mut self.data, &self.chunk[at..end], self.limit);
                 self.check_data()
             }
             field => self.take_field(field),
@@ -206,11 +214,12 @@ impl Decoder {
             self.named |= name == b"event";
             return (name == b"id").then(|| id_too_long(value, size, self.id_limit));
         }
-        self.line.extend_from_slice(&self.chunk[..end]);
+        let limit = self.line_limit();
+        extend_within(&mut self.line, &[&self.chunk[..end]], limit);
         let line = std::mem::take(&mut self.line);
         match Field::of(&line, self.id_limit) {
             Field::Data(at) if !self.skipping => {
-                append(&mut self.data, &line[at..]);
+                append(&mut self.data, &line[at..], self.limit);
                 self.check_data()
             }
             field => self.take_field(field),
@@ -251,7 +260,8 @@ impl Decoder {
         if named || data.trim_ascii_start().is_empty() {
             return Some(Frame::Ignored { id });
         }
-        Some(Frame::Event { id, data: data.into() })
+        // Without spare memory: a budget counts the data alone.
+        Some(Frame::Event { id, data: data.into_boxed_slice().into() })
     }
 }
 
@@ -296,14 +306,21 @@ fn id_too_long(value: &[u8], size: usize, limit: usize) -> Frame {
 }
 
 /// Adds a line to the data of an event.
-fn append(data: &mut Option<Vec<u8>>, line: &[u8]) {
+fn append(data: &mut Option<Vec<u8>>, line: &[u8], limit: usize) {
     match data {
         None => *data = Some(line.to_vec()),
-        Some(lines) => {
-            lines.push(b'\n');
-            lines.extend_from_slice(line);
-        }
+        Some(lines) => extend_within(lines, &[b"\n", line], limit),
     }
+}
+
+/// Appends these parts. The memory is doubled if it does not suffice, up to the limit.
+fn extend_within(bytes: &mut Vec<u8>, parts: &[&[u8]], limit: usize) {
+    let needed = bytes.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+    if needed > bytes.capacity() {
+        let capacity = needed.max(limit.min(2 * bytes.capacity()));
+        bytes.reserve_exact(capacity - bytes.len());
+    }
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
 }
 
 /// How long data is with one more line.

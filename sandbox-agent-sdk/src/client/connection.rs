@@ -59,7 +59,7 @@ impl Connection {
         agent: &str,
     ) -> Result<Self, Error> {
         let handlers = Arc::new(requests.connect(agent));
-        let wiring = Wiring::new(options, http, endpoint, agent);
+        let wiring = Wiring::new(options, http, endpoint, agent)?;
         // Nothing proves yet that the server is the same as before: logs compare the events that it replays.
         hub.next_incarnation();
         let is_shared = endpoint.kind == ServerKind::Shared;

@@ -47,4 +47,11 @@ mod tests {
         assert_eq!(secret.expose(), "hush");
         assert_eq!(format!("{secret:?} {secret:#?}"), "Secret(…) Secret(…)");
     }
+
+    /// The type promises it. Reading freed memory would need unsafe code.
+    #[test]
+    fn a_secret_is_overwritten_on_drop() {
+        fn is_overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
+        is_overwritten(&Secret::from("hush".to_owned()).0);
+    }
 }

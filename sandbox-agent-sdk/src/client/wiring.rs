@@ -9,7 +9,8 @@ use tokio::time::Duration;
 
 use super::ENDPOINTS;
 use super::probe::Endpoint;
-use crate::{ClientOptions, ServerKind};
+use crate::client::random::random_id;
+use crate::{ClientOptions, Error, ServerKind};
 
 /// The time limit for sending the request that closes a connection to a released server.
 pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
@@ -34,13 +35,13 @@ impl Wiring {
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let path = match endpoint.kind {
-            ServerKind::PerAgent => format!("{ENDPOINTS}/{}", server_id(agent)),
+            ServerKind::PerAgent => format!("{ENDPOINTS}/{}", server_id(agent)?),
             _ => endpoint.path.to_owned(),
         };
         let (kind, header) = (endpoint.kind, endpoint.header.clone());
-        Self { options: Arc::clone(options), http: http.clone(), kind, path, header }
+        Ok(Self { options: Arc::clone(options), http: http.clone(), kind, path, header })
     }
 
     /// The connection of a client.
@@ -136,19 +137,27 @@ impl Wiring {
 }
 
 /// A name that cannot be guessed. It is a credential: any client that knows it can use the agent.
-fn server_id(agent: &str) -> String {
+fn server_id(agent: &str) -> Result<String, Error> {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
-    format!("sdk-{readable}-{}", crate::client::random::random_id())
+    let random = random_id().map_err(Error::randomness)?;
+    Ok(format!("sdk-{readable}-{random}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::server_id;
+    use crate::Error;
+    use crate::client::random::outage;
 
     #[test]
     fn ids_are_safe_in_a_path_and_never_the_same() {
-        let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x")).collect();
+        let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x").unwrap()).collect();
         assert_eq!(ids.len(), 100);
         assert!(ids.iter().all(|id| id.starts_with("sdk-abx-") && id.len() == "sdk-abx-".len() + 32));
+    }
+
+    #[test]
+    fn without_randomness_of_the_system_there_is_no_endpoint() {
+        assert!(matches!(outage::during(|| server_id("claude")), Err(Error::Local { .. })));
     }
 }

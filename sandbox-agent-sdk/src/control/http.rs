@@ -88,7 +88,7 @@ impl Payload {
 
 /// Whether an error may quote the response if it cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Privacy {
+pub(crate) enum Privacy {
     Public,
     /// The response may contain secrets.
     Private,
@@ -430,7 +430,12 @@ fn timed_out(what: &'static str, waited: Duration) -> Error {
     Error::Timeout(Box::new(Timeout::new(Phase::Headers, what, waited)))
 }
 
-fn decode<T: DeserializeOwned>(what: &'static str, privacy: Privacy, body: &Bytes) -> Result<T, Error> {
+/// Parses the body of a response.
+pub(crate) fn decode<T: DeserializeOwned>(
+    what: &'static str,
+    privacy: Privacy,
+    body: &Bytes,
+) -> Result<T, Error> {
     json::from_slice(body).map_err(|source| {
         let what = what.to_owned();
         match privacy {

@@ -45,7 +45,8 @@ pub(super) async fn write_in_parts(
     let first = parts.next().await?.unwrap_or_default();
     let Some(second) = parts.next().await? else { return files.write(path, first).await };
     require_commands(&http).await?;
-    let directory = format!("{}.parts-{}", path.trim_end_matches('/'), random_id());
+    let id = random_id().map_err(Error::randomness)?;
+    let directory = format!("{}.parts-{id}", path.trim_end_matches('/'));
     let outcome = write_and_join(&http, &files, &directory, [first, second], parts).await;
     // No other client knows about the parts. If they cannot be removed, the first failure is returned.
     if let Err(error) = files.delete_all(&directory).await {

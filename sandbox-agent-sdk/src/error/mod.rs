@@ -324,6 +324,11 @@ fn lost_text(losses: &[EventsLost]) -> String {
 }
 
 impl Error {
+    /// The operating system provides no randomness for a name that must not be guessable.
+    pub(crate) fn randomness(source: std::io::Error) -> Self {
+        Self::Local { what: "randomness of the operating system".to_owned(), source: Arc::new(source) }
+    }
+
     pub(crate) fn config(what: impl Into<String>) -> Self {
         Self::Config(what.into())
     }

@@ -71,6 +71,18 @@ pub enum LocalError {
         #[source]
         source: Box<Error>,
     },
+    /// No process of the server listens on its port, although the port responds. No token was sent, and the server was
+    /// stopped.
+    #[error("no process of the server listens on port {port} after {waited:.1?}{}", Output(.output))]
+    #[non_exhaustive]
+    NoListener {
+        /// The port number.
+        port: u16,
+        /// How long the client waited.
+        waited: Duration,
+        /// The last lines of the server's output.
+        output: Vec<String>,
+    },
     /// Another process listens on the server's port. Nothing was sent to it, and the server was stopped.
     #[error("another process listens on port {port}")]
     #[non_exhaustive]
@@ -102,7 +114,9 @@ impl LocalError {
     #[must_use]
     pub fn output(&self) -> &[String] {
         match self {
-            Self::Died { output, .. } | Self::NotHealthy { output, .. } => output,
+            Self::Died { output, .. } | Self::NotHealthy { output, .. } | Self::NoListener { output, .. } => {
+                output
+            }
             _ => &[],
         }
     }

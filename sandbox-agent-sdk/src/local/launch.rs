@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::process::Command;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::credential::Credential;
 use super::group::Group;
@@ -25,6 +25,8 @@ use crate::{ClientOptions, Error, SandboxAgentClient};
 const PORTS: usize = 5;
 /// How often the table of sockets is read until the server listens.
 const LISTENER_POLL: Duration = Duration::from_millis(10);
+/// The timeout of the probe that finds out why no listener was seen.
+const LAST_PROBE: Duration = Duration::from_secs(1);
 
 /// Starts the program. Tries another port if another process has bound the chosen one.
 pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<LocalServer, LocalError> {
@@ -118,13 +120,16 @@ async fn healthy(
         Failure::NotHealthy(error) => {
             LocalError::NotHealthy { waited, output: lines.last(), source: Box::new(error) }
         }
+        Failure::NoListener => LocalError::NoListener { port, waited, output: lines.last() },
         Failure::Other(error) => error,
     })
 }
 
 /// Why a running server is not used.
+#[derive(Debug)]
 enum Failure {
     NotHealthy(Error),
+    NoListener,
     Other(LocalError),
 }
 
@@ -138,17 +143,34 @@ async fn ready(
     port: u16,
     token: &Secret,
 ) -> Result<Arc<Credential>, Failure> {
-    let failed = |error: Error| Failure::Other(LocalError::Client(Box::new(error)));
+    let started = Instant::now();
+    let look = || run_blocking(tree, move |tree| tree.listener(port));
+    let holders = listening(options, port, look).await?;
+    let credential = Credential::new(Arc::clone(tree), port, token.clone(), holders);
+    let probe = authorised(SandboxAgentClient::builder(url(port)), Arc::clone(&credential));
+    let probe = probe.auto_connect(false);
+    let health = probe.build().map_err(invalid_options)?.health();
+    let left = options.start_timeout.saturating_sub(started.elapsed());
+    health.wait(HealthWait::within(left)).await.map_err(Failure::NotHealthy)?;
+    Ok(credential)
+}
+
+/// Waits until processes of the server listen, and returns them where the system exposes them.
+async fn listening<L: Future<Output = io::Result<Listener>>>(
+    options: &LocalOptions,
+    port: u16,
+    look: impl Fn() -> L,
+) -> Result<Option<Holders>, Failure> {
     let started = Instant::now();
     let mut foreign = false;
-    let holders: Option<Holders> = loop {
-        let listener = run_blocking(tree, move |tree| tree.listener(port)).await;
+    loop {
+        let listener = look().await;
         match listener.map_err(|error| Failure::Other(LocalError::machine("table of sockets", error)))? {
-            Listener::Member(holders) => break Some(holders),
-            Listener::Unknown => break None,
+            Listener::Member(holders) => return Ok(Some(holders)),
+            Listener::Unknown => return Ok(None),
             #[cfg(feature = "providers")]
             Listener::Foreign if options.relayed && ProcessTree::listens_itself(port).unwrap_or(false) => {
-                break None;
+                return Ok(None);
             }
             // If the server exits between two reads of the tables, its socket looks foreign once.
             Listener::Foreign if foreign => {
@@ -157,21 +179,27 @@ async fn ready(
             listener => foreign = matches!(listener, Listener::Foreign),
         }
         if started.elapsed() >= options.start_timeout {
-            // Probes without a token, to report the failure.
-            let probe = SandboxAgentClient::builder(url(port)).auto_connect(false).build().map_err(failed)?;
-            if let Err(error) = probe.health().check().await {
-                return Err(Failure::NotHealthy(error));
-            }
+            return Err(why_unseen(port).await);
         }
         sleep(LISTENER_POLL).await;
+    }
+}
+
+/// Returns why no listener was seen in time. Probes without a token.
+async fn why_unseen(port: u16) -> Failure {
+    let probe = match SandboxAgentClient::builder(url(port)).auto_connect(false).build() {
+        Ok(probe) => probe,
+        Err(error) => return invalid_options(error),
     };
-    let credential = Credential::new(Arc::clone(tree), port, token.clone(), holders);
-    let probe = authorised(SandboxAgentClient::builder(url(port)), Arc::clone(&credential));
-    let probe = probe.auto_connect(false);
-    let health = probe.build().map_err(failed)?.health();
-    let left = options.start_timeout.saturating_sub(started.elapsed());
-    health.wait(HealthWait::within(left)).await.map_err(Failure::NotHealthy)?;
-    Ok(credential)
+    match timeout(LAST_PROBE, probe.health().check()).await {
+        Ok(Err(error)) => Failure::NotHealthy(error),
+        // Something responds that the table of sockets does not show, or accepts connections and is silent.
+        Ok(Ok(_)) | Err(_) => Failure::NoListener,
+    }
+}
+
+fn invalid_options(error: Error) -> Failure {
+    Failure::Other(LocalError::Client(Box::new(error)))
 }
 
 /// Whether the start failed because another process bound its port.
@@ -194,4 +222,55 @@ fn free_port() -> io::Result<u16> {
 fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::{Failure, Listener, listening};
+    use crate::SandboxAgentClient;
+
+    const START: Duration = Duration::from_millis(50);
+
+    /// Waits for a listener that the table of sockets never shows, while the port does `serve` with each connection.
+    async fn unseen<S: Future<Output = ()> + Send + 'static>(serve: fn(TcpStream) -> S) -> Failure {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let number = port.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            while let Ok((connection, _)) = port.accept().await {
+                tokio::spawn(serve(connection));
+            }
+        });
+        let options = SandboxAgentClient::start_local().start_timeout(START);
+        let waiting = listening(&options, number, || async { Ok(Listener::None) });
+        let outcome = timeout(Duration::from_secs(20), waiting).await.expect("the start has no end");
+        server.abort();
+        outcome.err().expect("nothing is known to listen")
+    }
+
+    #[tokio::test]
+    async fn a_start_without_a_visible_listener_ends_although_the_port_responds() {
+        let healthy = unseen(|mut connection| async move {
+            let _ = connection.read(&mut [0; 4096]).await;
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let body = r#"{"status":"ok"}"#;
+            let response = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+            let _ = connection.write_all(response.as_bytes()).await;
+        });
+        assert!(matches!(healthy.await, Failure::NoListener));
+    }
+
+    #[tokio::test]
+    async fn a_start_without_a_visible_listener_ends_although_the_port_is_silent() {
+        let silent = unseen(|connection| async move {
+            std::future::pending::<()>().await;
+            drop(connection);
+        });
+        assert!(matches!(silent.await, Failure::NoListener));
+    }
 }

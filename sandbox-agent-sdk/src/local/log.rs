@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How many lines are retained.
+/// How many lines are buffered.
 const LINES: usize = 256;
-/// How many bytes of a line are retained.
+/// How many bytes of a line are buffered.
 const LINE_BYTES: usize = 4096;
 /// How much is read at once.
 const CHUNK: usize = 16 << 10;
 
-/// Where the output of a server goes. The last 256 lines are always retained in memory.
+/// Where the output of a server goes. The last 256 lines are always buffered in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LocalLog {
-    /// The output is only retained in memory.
+    /// The output is only buffered in memory.
     #[default]
-    Keep,
+    Buffer,
     /// The output is also written to this program's standard error.
     Forward,
 }
@@ -29,17 +29,17 @@ pub enum LocalLog {
 pub(super) struct Lines {
     policy: LocalLog,
     /// Guards the complete lines; held for a push or a copy.
-    kept: Mutex<VecDeque<String>>,
+    buffered: Mutex<VecDeque<String>>,
 }
 
 impl Lines {
     pub(super) fn new(policy: LocalLog) -> Self {
-        Self { policy, kept: Mutex::default() }
+        Self { policy, buffered: Mutex::default() }
     }
 
-    /// Returns the retained lines, oldest first.
+    /// Returns the buffered lines, oldest first.
     pub(super) fn last(&self) -> Vec<String> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.buffered.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// Reads to the end. It never pauses, because a full pipe would block the server.
@@ -68,11 +68,11 @@ impl Lines {
             // An error means that this program has no standard error.
             let _ = writeln!(std::io::stderr().lock(), "{}", crate::convert::text::printable(&line));
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == LINES {
-            kept.pop_front();
+        let mut buffered = self.buffered.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffered.len() == LINES {
+            buffered.pop_front();
         }
-        kept.push_back(line);
+        buffered.push_back(line);
     }
 }
 
@@ -81,18 +81,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_the_last_lines_are_retained() {
-        let lines = Lines::new(LocalLog::Keep);
+    async fn only_the_last_lines_are_buffered() {
+        let lines = Lines::new(LocalLog::Buffer);
         let text: String = (0..1000).map(|number| format!("line {number}\r\n")).collect();
         lines.read((text + "no end").as_bytes()).await;
-        let kept = lines.last();
-        assert_eq!((kept.len(), kept[0].as_str()), (LINES, "line 745"));
-        assert_eq!((kept[LINES - 2].as_str(), kept[LINES - 1].as_str()), ("line 999", "no end"));
+        let buffered = lines.last();
+        assert_eq!((buffered.len(), buffered[0].as_str()), (LINES, "line 745"));
+        assert_eq!((buffered[LINES - 2].as_str(), buffered[LINES - 1].as_str()), ("line 999", "no end"));
     }
 
     #[tokio::test]
     async fn a_line_without_an_end_does_not_grow() {
-        let lines = Lines::new(LocalLog::Keep);
+        let lines = Lines::new(LocalLog::Buffer);
         lines.read([b'x'; 100_000].as_slice()).await;
         lines.read(b"\xff\n".as_slice()).await;
         assert_eq!(lines.last().iter().map(String::len).collect::<Vec<_>>(), [LINE_BYTES, 3]);

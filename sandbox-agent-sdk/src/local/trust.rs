@@ -61,7 +61,7 @@ pub(super) fn check(path: &Path) -> io::Result<Verdict> {
     let mut place = PathBuf::from("/");
     let mut rest = parts(path);
     let mut links = 0;
-    if let Some(problem) = problem(&fs::symlink_metadata(&place)?) {
+    if let Some(problem) = problem(&place, &fs::symlink_metadata(&place)?)? {
         return Ok(Verdict::Untrusted(place, problem));
     }
     while let Some(part) = rest.pop_front() {
@@ -71,7 +71,7 @@ pub(super) fn check(path: &Path) -> io::Result<Verdict> {
         }
         let entry = place.join(&part);
         let metadata = fs::symlink_metadata(&entry)?;
-        if let Some(problem) = problem(&metadata) {
+        if let Some(problem) = problem(&entry, &metadata)? {
             return Ok(Verdict::Untrusted(entry, problem));
         }
         if !metadata.is_symlink() {
@@ -99,20 +99,38 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     names.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-fn problem(metadata: &Metadata) -> Option<PathProblem> {
+fn problem(path: &Path, metadata: &Metadata) -> io::Result<Option<PathProblem>> {
     let user = metadata.uid();
     if user != ROOT && user != geteuid().as_raw() {
-        return Some(PathProblem::OwnedBy { user });
+        return Ok(Some(PathProblem::OwnedBy { user }));
     }
     // The mode of a link has no meaning: its directory decides who can replace it.
     if metadata.is_symlink() || (metadata.is_dir() && metadata.mode() & STICKY != 0) {
-        return None;
+        return Ok(None);
     }
     let mode = metadata.mode() & 0o7777;
-    // Where root's group is used, its members have root's rights.
-    let writers =
-        if metadata.gid() == ROOT { WRITABLE_BY_OTHERS } else { WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP };
-    (mode & writers != 0).then_some(PathProblem::WritableByOthers { mode })
+    // Where root's group is used, its members have root's rights. With an access control list, the group bits are the
+    // mask of all its entries, and the users whom it names may be others.
+    let is_writable = mode & WRITABLE_BY_OTHERS != 0
+        || mode & WRITABLE_BY_GROUP != 0 && (metadata.gid() != ROOT || has_acl(path)?);
+    Ok(is_writable.then_some(PathProblem::WritableByOthers { mode }))
+}
+
+/// Whether a file or directory has a POSIX access control list.
+#[cfg(target_os = "linux")]
+fn has_acl(path: &Path) -> io::Result<bool> {
+    use rustix::io::Errno;
+    match rustix::fs::lgetxattr_query(path, "system.posix_acl_access") {
+        Ok(size) => Ok(size > 0),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Other systems have lists of another kind, which do not show in the mode and are not checked.
+#[cfg(not(target_os = "linux"))]
+fn has_acl(_: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -180,5 +198,54 @@ mod tests {
             matches!(&verdict, Verdict::Untrusted(entry, PathProblem::OwnedBy { user: 12345 }) if *entry == program),
             "{verdict:?}"
         );
+    }
+
+    /// The access control list of a file whose owner and group may do everything, with one entry more.
+    #[cfg(target_os = "linux")]
+    fn acl(extra: &[(u16, u16, u32)]) -> Vec<u8> {
+        const NOBODY: u32 = u32::MAX;
+        let mut entries = vec![(0x01, 7, NOBODY), (0x04, 5, NOBODY), (0x20, 5, NOBODY)];
+        entries.extend(extra);
+        entries.sort_unstable();
+        let entries = entries.iter().flat_map(|(tag, rights, id): &(u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        });
+        2u32.to_le_bytes().into_iter().chain(entries).collect()
+    }
+
+    /// The group bits of the mode are the mask of the list. They say nothing about the group.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_program_that_another_user_can_write_by_an_access_control_list_is_not_trusted() {
+        const USER: u16 = 0x02;
+        const GROUP: u16 = 0x08;
+        const MASK: u16 = 0x10;
+        let scratch = tempfile::tempdir().unwrap();
+        let program = scratch.path().canonicalize().unwrap().join("program");
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let none = u32::MAX;
+        let set = |extra: &[(u16, u16, u32)]| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&program, "system.posix_acl_access", &acl(extra), flags)
+        };
+        if let Err(error) = set(&[]) {
+            assert!(std::env::var_os("CI").is_none(), "this test needs access control lists: {error}");
+            eprintln!("NOT TESTED: {error}");
+            return;
+        }
+        assert!(matches!(check(&program).unwrap(), Verdict::Trusted));
+        set(&[(USER, 5, 12345), (GROUP, 5, 12345), (MASK, 5, none)]).unwrap();
+        assert!(matches!(check(&program).unwrap(), Verdict::Trusted), "they can only read");
+        set(&[(USER, 7, 12345), (MASK, 5, none)]).unwrap();
+        assert!(matches!(check(&program).unwrap(), Verdict::Trusted), "the mask forbids writing");
+        for entry in [(USER, 6, 12345), (USER, 7, 12345), (GROUP, 7, 12345)] {
+            set(&[entry, (MASK, 7, none)]).unwrap();
+            let verdict = check(&program).unwrap();
+            assert!(
+                matches!(&verdict, Verdict::Untrusted(path, PathProblem::WritableByOthers { .. }) if *path == program),
+                "{entry:?}: {verdict:?}"
+            );
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Recognises the members of a process tree.
 
+use std::io;
+
 use rustix::process::Pid;
 #[cfg(target_os = "linux")]
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
@@ -37,17 +39,17 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
             // A placeholder; `started` sets the actual leader.
             leader: Pid::INIT,
             // The name is the mark, so that nested trees do not overwrite each other's.
-            variable: format!("SANDBOX_AGENT_SDK_{}", random_id()),
+            variable: format!("SANDBOX_AGENT_SDK_{}", random_id()?),
             #[cfg(target_os = "linux")]
             since: 0,
             #[cfg(target_os = "linux")]
-            mark: None,
-        }
+            mark: unused_mark()?,
+        })
     }
 
     pub(super) fn prepare(&self, command: &mut Command) {
@@ -62,8 +64,8 @@ impl Membership {
         self.leader = leader;
         #[cfg(target_os = "linux")]
         {
-            self.mark = mark(leader);
             if let Some(mark) = self.mark {
+                set_mark(leader, mark);
                 table::children(leader).into_iter().for_each(|child| set_mark(child, mark));
             }
             self.since = Entry::read(leader).map_or(0, |entry| entry.started);
@@ -90,18 +92,16 @@ impl Membership {
     }
 }
 
-/// Sets the limit of a process to a unique value.
+/// A unique value of the limit, unless the limit is already in use.
 #[cfg(target_os = "linux")]
-fn mark(leader: Pid) -> Option<u64> {
+fn unused_mark() -> io::Result<Option<u64>> {
     /// About 140 years in microseconds, exactly representable as a floating-point number.
     const FLOOR: u64 = 1 << 52;
     let inherited = getrlimit(Resource::Rttime);
     if inherited.current.is_some() || inherited.maximum.is_some() {
-        return None;
+        return Ok(None);
     }
-    let mark = FLOOR | (random_number() & (FLOOR - 1));
-    set_mark(leader, mark);
-    Some(mark)
+    Ok(Some(FLOOR | (random_number()? & (FLOOR - 1))))
 }
 
 #[cfg(target_os = "linux")]

@@ -83,7 +83,7 @@ impl Holders {
 impl ProcessTree {
     /// Starts a command as the leader of a tree. It has no controlling terminal and is killed on drop.
     pub(crate) fn start(mut command: Command) -> io::Result<(Child, Arc<Self>)> {
-        let mut membership = Membership::new();
+        let mut membership = Membership::new()?;
         membership.prepare(&mut command);
         // The hook does not use the wrapper that it receives.
         ProcessSession.pre_spawn(&mut command, &CommandWrap::with_new("", |_| {}))?;

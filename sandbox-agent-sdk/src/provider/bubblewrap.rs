@@ -46,11 +46,11 @@ const SYSTEM: [&str; 16] = [
     "/etc/ssl/openssl.cnf",
 ];
 
-/// Starts the released server in a `bwrap` (bubblewrap) sandbox. Linux only.
+/// Starts the released server in a sandbox of `bwrap` (bubblewrap) 0.8 or later. Linux only.
 ///
 /// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
 /// directory, and the directories given to this provider. It has no access to other files, processes or
-/// environment variables of this machine, and cannot gain privileges. It shares the network of this machine,
+/// environment variables of this machine, and cannot gain privileges, not even in a user namespace of its own. It shares the network of this machine,
 /// unless [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
@@ -65,7 +65,7 @@ pub struct BubblewrapProvider {
     options: Box<dyn Fn(LocalOptions) -> LocalOptions + Send + Sync>,
     held: Held,
     /// The resources of each sandbox. Guards the table, never across an await.
-    places: Mutex<HashMap<String, Place>>,
+    resources: Mutex<HashMap<String, Resources>>,
 }
 
 /// The network of a sandbox.
@@ -79,12 +79,12 @@ enum Network {
 
 /// The resources of a sandbox on this machine. Dropping this value frees them.
 #[derive(Debug)]
-struct Place {
+struct Resources {
     directory: PathBuf,
     relay: Option<Relay>,
 }
 
-impl Drop for Place {
+impl Drop for Resources {
     fn drop(&mut self) {
         self.relay = None;
         if let Err(error) = fs::remove_dir_all(&self.directory) {
@@ -113,7 +113,7 @@ impl BubblewrapProvider {
             network: Network::Shared,
             options: Box::new(|options| options),
             held: Held::default(),
-            places: Mutex::default(),
+            resources: Mutex::default(),
         }
     }
 
@@ -185,6 +185,7 @@ impl BubblewrapProvider {
     fn words(&self, home: &Path) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
+        add(&["--disable-userns"]);
         add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
         add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3", "--args", "4"]);
         if self.network == Network::Own {
@@ -204,8 +205,8 @@ impl BubblewrapProvider {
     }
 
     /// Creates the home directory and the launcher script of a sandbox.
-    fn prepare(&self) -> Result<(Place, PathBuf), ProviderError> {
-        let directory = self.homes.join(random_id());
+    fn prepare(&self) -> Result<(Resources, PathBuf), ProviderError> {
+        let directory = self.homes.join(random_id().map_err(ProviderError::randomness)?);
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
         let variables = directory.join("variables");
@@ -217,7 +218,7 @@ impl BubblewrapProvider {
             quoted(&directory.join(INFO).display().to_string()),
             quoted(&variables.display().to_string()),
         );
-        let place = Place { directory: directory.clone(), relay: None };
+        let resources = Resources { directory: directory.clone(), relay: None };
         let made = fs::create_dir_all(&home)
             .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)))
             .and_then(|()| fs::write(&variables, self.variables()?))
@@ -225,11 +226,11 @@ impl BubblewrapProvider {
             .and_then(|()| fs::set_permissions(&launcher, fs::Permissions::from_mode(0o700)));
         let program = launcher.display().to_string();
         made.map_err(|source| ProviderError::Program { program, source: Arc::new(source) })?;
-        Ok((place, launcher))
+        Ok((resources, launcher))
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resources(&self) -> MutexGuard<'_, HashMap<String, Resources>> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -244,7 +245,7 @@ impl SandboxProvider for BubblewrapProvider {
                 program: "a tokio runtime".to_owned(),
                 source: Arc::new(std::io::Error::other(error)),
             })?;
-            let (mut place, launcher) = self.prepare()?;
+            let (mut resources, launcher) = self.prepare()?;
             let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
             if self.network == Network::Own {
                 let port = Relay::free_port().map_err(|source| ProviderError::Program {
@@ -252,10 +253,10 @@ impl SandboxProvider for BubblewrapProvider {
                     source: Arc::new(source),
                 })?;
                 options = options.port(port).relayed();
-                place.relay = Some(Relay::start(port, place.directory.join(INFO)));
+                resources.relay = Some(Relay::start(port, resources.directory.join(INFO)));
             }
             let id = self.held.add(options.start().await?);
-            self.places().insert(id.clone(), place);
+            self.resources().insert(id.clone(), resources);
             Ok(id)
         })
     }
@@ -269,7 +270,7 @@ impl SandboxProvider for BubblewrapProvider {
             if let Some(server) = self.held.remove(id) {
                 server.close().await;
             }
-            drop(self.places().remove(id));
+            drop(self.resources().remove(id));
             Ok(())
         })
     }
@@ -313,7 +314,7 @@ mod tests {
         program(&at("bwrap"), &format!("echo \"$@\" >> {0}; cat <&4 > {0}.variables", seen.display()));
         let provider =
             BubblewrapProvider::new("/bin/true", at("homes")).bwrap(at("bwrap")).env("KEY", "hush");
-        let (_place, launcher) = provider.prepare().unwrap();
+        let (_resources, launcher) = provider.prepare().unwrap();
         let path = format!("{}:/usr/bin:/bin", scratch.path().display());
         assert!(Command::new(launcher).env("PATH", path).status().unwrap().success());
         let lines = fs::read_to_string(&seen).unwrap();
@@ -328,5 +329,31 @@ mod tests {
         let provider = BubblewrapProvider::new("/bin/true", homes.path()).env("KEY", "x\0--bind\0/\0/");
         assert!(provider.prepare().is_err());
         assert_eq!(fs::read_dir(homes.path()).unwrap().count(), 0);
+    }
+
+    /// A user namespace gives a process all capabilities in it, and with them a large part of the kernel to attack.
+    #[test]
+    fn a_process_in_a_sandbox_gets_no_user_namespace() {
+        let homes = tempfile::tempdir().unwrap();
+        let run = |program: &str, words: &[&str]| {
+            let (_resources, launcher) = BubblewrapProvider::new(program, homes.path()).prepare().unwrap();
+            Command::new(launcher).args(words).output().unwrap()
+        };
+        let works = run("/usr/bin/env", &["true"]);
+        if !works.status.success() {
+            let why = format!("no sandbox works here: {works:?}");
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            eprintln!("NOT TESTED: {why}");
+            return;
+        }
+        for attack in [&["--user", "true"][..], &["--user", "--map-root-user", "--mount", "true"]] {
+            let output = run("/usr/bin/unshare", attack);
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "unshare {attack:?} worked");
+            assert!(printed.contains("unshare failed"), "{printed}");
+        }
+        // Nor may it allow them again.
+        let setting = "echo 1 > /proc/sys/user/max_user_namespaces; unshare --user true";
+        assert!(!run("/usr/bin/env", &["sh", "-c", setting]).status.success());
     }
 }

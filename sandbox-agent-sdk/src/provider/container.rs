@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::{Endpoint, ProviderError, SandboxProvider};
@@ -14,6 +15,9 @@ use crate::client::random::random_token;
 
 /// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
+
+/// Where the engine reads the variables of a container: its standard input, so that no file has them.
+const VARIABLES: &str = "/dev/stdin";
 
 /// How much of a command's output an error contains.
 const OUTPUT_CHARS: usize = 2000;
@@ -67,7 +71,11 @@ impl ContainerProvider {
         self
     }
 
-    /// Sets an environment variable in the container. Its value is not visible on the engine's command line.
+    /// Sets an environment variable in the container.
+    ///
+    /// The engine reads it from its standard input: it is neither on a command line nor in the environment of the
+    /// engine itself, whose variables (`DOCKER_HOST`, `PATH`) it cannot change. Starting a container fails with
+    /// [`ProviderError::Variable`] if the value has a line break, which engines cannot read.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
@@ -83,19 +91,35 @@ impl ContainerProvider {
 
     /// Runs a command of the container engine and returns its output.
     async fn command(&self, words: &[String], shown: &'static str) -> Result<String, ProviderError> {
+        self.command_with_input(words, String::new(), shown).await
+    }
+
+    /// Runs a command of the container engine that reads `input`.
+    async fn command_with_input(
+        &self,
+        words: &[String],
+        input: String,
+        shown: &'static str,
+    ) -> Result<String, ProviderError> {
         let program = self.engine.display().to_string();
         check_runtime().map_err(|error| ProviderError::Program {
             program: program.clone(),
             source: Arc::new(std::io::Error::other(error)),
         })?;
+        let failed = |source| ProviderError::Program { program: program.clone(), source: Arc::new(source) };
         let mut command = Command::new(&self.engine);
-        command.args(words).stdin(Stdio::null()).kill_on_drop(true);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let output = command.output().await;
-        let output = output.map_err(|source| ProviderError::Program {
-            program: program.clone(),
-            source: Arc::new(source),
-        })?;
+        command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut engine = command.spawn().map_err(failed)?;
+        let stdin = engine.stdin.take();
+        let written = async move {
+            if let Some(mut stdin) = stdin {
+                // An engine that does not read its input fails, or needs none of it.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+        };
+        let ((), output) = tokio::join!(written, engine.wait_with_output());
+        let output = output.map_err(failed)?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
@@ -105,12 +129,37 @@ impl ContainerProvider {
         Err(ProviderError::Engine { command: format!("{program} {shown}"), output })
     }
 
+    /// Returns the variables of a container, in the format of the option `--env-file`.
+    fn variables(&self) -> Result<String, ProviderError> {
+        let mut lines = String::new();
+        for (name, value) in &self.environment {
+            let is_break = |character: char| matches!(character, '\n' | '\r' | '\0');
+            let is_special = |character: char| {
+                character.is_whitespace()
+                    || character.is_control()
+                    || matches!(character, '=' | '#' | '\u{feff}')
+            };
+            let problem = if name.is_empty() || name.contains(is_special) {
+                "its name is invalid"
+            } else if value.contains(is_break) {
+                "its value has a line break or a NUL character"
+            } else {
+                lines.extend([name, "=", value, "\n"]);
+                continue;
+            };
+            return Err(ProviderError::Variable { name: name.clone(), problem });
+        }
+        Ok(lines)
+    }
+
     /// Builds the arguments of `run`.
     fn run_words(&self, token: &str) -> Vec<String> {
         let mut words: Vec<String> = ["run", "--detach", "--init"].map(str::to_owned).to_vec();
         words.push(format!("--publish=127.0.0.1::{}", self.port));
         words.push(format!("--label={TOKEN_LABEL}={token}"));
-        words.extend(self.environment.iter().map(|(name, _)| format!("--env={name}")));
+        if !self.environment.is_empty() {
+            words.push(format!("--env-file={VARIABLES}"));
+        }
         words.extend(self.arguments.iter().cloned());
         words.push(self.image.clone());
         let server = ["sandbox-agent", "server", "--no-telemetry", "--host", "0.0.0.0", "--port"];
@@ -127,12 +176,9 @@ impl SandboxProvider for ContainerProvider {
 
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>> {
         Box::pin(async move {
-            let no_randomness = |source| ProviderError::Program {
-                program: "the randomness of the operating system".to_owned(),
-                source: Arc::new(source),
-            };
-            let token = random_token().map_err(no_randomness)?;
-            let printed = self.command(&self.run_words(token.expose()), "run").await?;
+            let token = random_token().map_err(ProviderError::randomness)?;
+            let words = self.run_words(token.expose());
+            let printed = self.command_with_input(&words, self.variables()?, "run").await?;
             // Warnings about the image may precede the id.
             let id = printed.lines().last().unwrap_or_default().trim().to_owned();
             if id.is_empty() {
@@ -200,4 +246,91 @@ impl fmt::Debug for ContainerProvider {
 fn is_unknown(output: &str) -> bool {
     let output = output.to_lowercase();
     output.contains("no such container") || output.contains("no such object")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use tempfile::TempDir;
+
+    use super::{ContainerProvider, ProviderError, SandboxProvider};
+    use crate::convert::text::is_unsafe;
+
+    /// An engine that records its arguments, its environment, and what it reads as the variables of a container.
+    fn engine() -> (TempDir, ContainerProvider) {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, at) = (folder.path().join("engine"), folder.path().display());
+        let script = format!(
+            "#!/bin/sh\n/usr/bin/env > '{at}/environment'\necho \"$@\" > '{at}/words'\n\
+             for word in \"$@\"; do case $word in --env-file=*) cat \"${{word#*=}}\" > '{at}/variables';; esac; done\n\
+             echo c0ffee\n"
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let provider = ContainerProvider::engine(program, "docker", "image");
+        (folder, provider)
+    }
+
+    fn read(folder: &TempDir, name: &str) -> String {
+        fs::read_to_string(folder.path().join(name)).unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn variables_of_a_container_do_not_reach_the_engine_itself() {
+        let (folder, provider) = engine();
+        let provider = provider
+            .env("API_KEY", "s3cret")
+            .env("DOCKER_HOST", "tcp://attacker:2375")
+            .env("PATH", "/planted")
+            .env("LD_PRELOAD", "/planted/code.so")
+            .env("PADDED", " # 'it' = \"that\" ");
+        assert_eq!(provider.start().await.unwrap(), "c0ffee");
+        let (environment, words) = (read(&folder, "environment"), read(&folder, "words"));
+        for planted in ["s3cret", "attacker", "planted"] {
+            assert!(!environment.contains(planted), "{environment}");
+            assert!(!words.contains(planted), "{words}");
+        }
+        assert_eq!(
+            read(&folder, "variables"),
+            "API_KEY=s3cret\nDOCKER_HOST=tcp://attacker:2375\nPATH=/planted\nLD_PRELOAD=/planted/code.so\n\
+             PADDED= # 'it' = \"that\" \n"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_engine_reads_many_variables_or_none() {
+        let (folder, provider) = engine();
+        provider.start().await.unwrap();
+        assert!(!read(&folder, "words").contains("env-file"), "there are no variables");
+        // More than a pipe holds.
+        let (folder, provider) = engine();
+        let value = "v".repeat(1 << 10);
+        let provider = (0..500).fold(provider, |provider, at| provider.env(format!("V{at}"), &value));
+        provider.start().await.unwrap();
+        assert_eq!(read(&folder, "variables").lines().count(), 500);
+    }
+
+    #[tokio::test]
+    async fn a_variable_adds_no_other_variable() {
+        let attacks = [
+            ("KEY", "x\nDOCKER_HOST=attacker"),
+            ("KEY", "x\r"),
+            ("KEY", "x\0y"),
+            ("KEY\nOTHER", "x"),
+            ("A=B", "x"),
+            ("#KEY", "x"),
+            (" KEY", "x"),
+            ("\u{feff}KEY", "x"),
+            ("", "x"),
+        ];
+        for (name, value) in attacks {
+            let (folder, provider) = engine();
+            let error = provider.env(name, value).start().await.unwrap_err();
+            assert!(matches!(&error, ProviderError::Variable { .. }), "{name:?} {value:?}: {error:?}");
+            assert!(!error.to_string().contains(is_unsafe), "{error:?}");
+            assert_eq!(read(&folder, "words"), "", "the engine did not start");
+        }
+    }
 }

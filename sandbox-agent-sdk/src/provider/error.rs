@@ -48,10 +48,26 @@ pub enum ProviderError {
         /// The end of the command's output.
         output: String,
     },
+    /// An environment variable cannot be passed to a container.
+    #[error("variable `{}` cannot be passed to a container: {problem}", printable(.name))]
+    #[non_exhaustive]
+    Variable {
+        /// The name of the variable.
+        name: String,
+        /// What is wrong with its name or its value.
+        problem: &'static str,
+    },
     /// The server in the sandbox is not usable. If the sandbox was created by this call, it has been
     /// destroyed.
     #[error("the server in the sandbox is not usable")]
     Server(#[source] Box<Error>),
+}
+
+impl ProviderError {
+    /// The operating system provides no randomness for a name or a token.
+    pub(super) fn randomness(source: io::Error) -> Self {
+        Self::Program { program: "randomness of the operating system".to_owned(), source: Arc::new(source) }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// A budget that all open agent requests share: of memory, or of their number.
+/// A budget that several holders share: of memory, or of their number. Open agent requests have one, and so has the
+/// output of terminals.
 #[derive(Debug)]
 pub(crate) struct Admission {
     bound: usize,
@@ -18,7 +19,7 @@ impl Admission {
         Self { bound, bytes: AtomicUsize::new(0) }
     }
 
-    /// Reserves a part for a request; `None` if the limit would be exceeded.
+    /// Reserves a part; `None` if the limit would be exceeded.
     pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bound);
         self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
@@ -26,11 +27,21 @@ impl Admission {
     }
 }
 
-/// The reserved part of one request. Dropping this releases it.
+/// The reserved part of one holder. Dropping this releases it.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
     bytes: usize,
+}
+
+#[cfg(all(feature = "terminals", unix))]
+impl Admitted {
+    /// Releases what exceeds this size.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let excess = self.bytes.saturating_sub(bytes);
+        self.admission.bytes.fetch_sub(excess, Ordering::AcqRel);
+        self.bytes -= excess;
+    }
 }
 
 impl Drop for Admitted {
@@ -89,5 +100,20 @@ mod tests {
         drop(at);
         assert!(admission.admit(10).is_some());
         assert!(admission.admit(11).is_none() && admission.admit(usize::MAX).is_none());
+    }
+
+    #[cfg(all(feature = "terminals", unix))]
+    #[test]
+    fn a_part_that_shrinks_releases_the_rest_once() {
+        let admission = Arc::new(Admission::new(10));
+        let mut part = admission.admit(10).unwrap();
+        part.shrink_to(12);
+        assert!(admission.admit(1).is_none(), "it does not grow");
+        part.shrink_to(4);
+        part.shrink_to(4);
+        assert!(admission.admit(7).is_none());
+        let rest = admission.admit(6).unwrap();
+        drop((part, rest));
+        assert!(admission.admit(10).is_some() && admission.admit(11).is_none());
     }
 }

@@ -74,7 +74,8 @@ impl StoredClient {
     /// # Errors
     /// The errors of [`SandboxAgentClient::new_session`], and [`Error::Store`] if the store fails.
     pub async fn new_session(&self, new: NewSession) -> Result<StoredSession, Error> {
-        self.new_session_as(format!("ses_{}", random_id()), new).await
+        let id = random_id().map_err(Error::randomness)?;
+        self.new_session_as(format!("ses_{id}"), new).await
     }
 
     /// Creates a session with this id.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, TurnEnd, raw_update};
 use crate::Event;
 use crate::client::event::{Hold, Holder, Weight};
-use crate::client::random::random_id;
+use crate::client::random::unique_id;
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::stream::{LogRecord, StreamPosition as Position};
 
@@ -128,9 +128,9 @@ impl Entry {
             (Some(rpc_id), _) => {
                 EventKey::Id { id: key_of(self.kind.as_str(), incarnation, turn_id, rpc_id) }
             }
-            (None, None) => EventKey::Id { id: random_id() },
+            (None, None) => EventKey::Id { id: unique_id() },
         };
-        let mut event = NewEvent::new(random_id(), SystemTime::now().into(), self.kind, self.payload);
+        let mut event = NewEvent::new(unique_id(), SystemTime::now().into(), self.kind, self.payload);
         event.key = key;
         event.turn_id = turn_id.map(str::to_owned);
         event.rpc_id = self.rpc_id;

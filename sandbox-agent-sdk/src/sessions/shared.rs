@@ -23,7 +23,7 @@ use crate::client::Hub;
 use crate::client::event::Queue;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
-use crate::client::random::random_id;
+use crate::client::random::unique_id;
 use crate::connection::Capabilities;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
@@ -110,7 +110,7 @@ impl Shared {
                 let answers = Answers(weak.clone());
                 client.requests().register_outermost(move |request| selects.selects(request), answers)
             },
-            owner: format!("own_{}", random_id()),
+            owner: format!("own_{}", unique_id()),
             server: inner.options.base_url.trim_end_matches('/').to_owned(),
             trackers: Mutex::default(),
             followers: Mutex::default(),

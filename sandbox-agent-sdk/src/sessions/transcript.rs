@@ -13,7 +13,7 @@ use super::store::{
     read_json,
 };
 use crate::Error;
-use crate::client::random::random_id;
+use crate::client::random::unique_id;
 use crate::session::Timestamp;
 
 /// The form of transcripts that this version writes, and the newest one that it reads.
@@ -221,5 +221,5 @@ impl Reading {
 /// What stands for the events before the first one that is there.
 fn forgotten(first: &StoredEvent) -> NewEvent {
     let payload = json!({ "count": first.index - 1 });
-    NewEvent::new(random_id(), first.recorded_at, StoredEventKind::Lost, payload)
+    NewEvent::new(unique_id(), first.recorded_at, StoredEventKind::Lost, payload)
 }

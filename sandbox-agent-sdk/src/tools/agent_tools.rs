@@ -20,7 +20,7 @@ const MAX_CALLS: usize = 256;
 ///
 /// The [options of a client](crate::ClientOptions::files) create it for you. To serve an agent without a client of
 /// this crate, advertise the [`capabilities`](Self::capabilities) and pass the agent's requests to
-/// [`answer`](Self::answer).
+/// [`respond`](Self::respond).
 #[derive(Clone)]
 #[must_use = "tools do nothing until an agent may use them"]
 pub struct AgentTools {
@@ -36,8 +36,6 @@ pub struct AgentTools {
 
 /// Chooses the file access to advertise, by the agent's name.
 pub(super) type AccessFunction = Arc<dyn Fn(&str) -> FileAccess + Send + Sync>;
-
-type Answer = BoxFuture<'static, Result<Value, RpcError>>;
 
 impl AgentTools {
     /// Creates an empty set of tools.
@@ -101,21 +99,24 @@ impl AgentTools {
     /// Returns `None` if the request is not for these tools, or if the tools are not enabled. Dropping the future
     /// cancels the request.
     #[must_use]
-    pub fn answer(&self, method: &str, params: &Value) -> Option<Answer> {
-        let answer = self.unbounded_answer(method, params)?;
+    pub fn respond(&self, method: &str, params: &Value) -> Option<BoxFuture<'static, Response>> {
+        let response = self.unbounded_response(method, params)?;
         Some(match Arc::clone(&self.calls).try_acquire_owned() {
-            Ok(place) => Box::pin(async move {
-                let _place = place;
-                answer.await
+            Ok(permit) => Box::pin(async move {
+                let _permit = permit;
+                response.await
             }),
             Err(_) => Box::pin(std::future::ready(Err(too_many_calls(self.max_calls)))),
         })
     }
 
-    fn unbounded_answer(&self, method: &str, params: &Value) -> Option<Answer> {
+    fn unbounded_response(&self, method: &str, params: &Value) -> Option<BoxFuture<'static, Response>> {
         #[cfg(all(feature = "terminals", unix))]
         if let Some(action) = method.strip_prefix("terminal/") {
-            return self.terminals.as_ref().and_then(|terminals| terminal_answer(terminals, action, params));
+            return self
+                .terminals
+                .as_ref()
+                .and_then(|terminals| terminal_response(terminals, action, params));
         }
         let files = Arc::clone(self.files.as_ref()?);
         match method {
@@ -140,7 +141,7 @@ impl AgentTools {
 
 impl RequestHandler for AgentTools {
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
-        match self.answer(request.method(), request.params()) {
+        match self.respond(request.method(), request.params()) {
             Some(response) => response,
             None => request.forward(),
         }
@@ -235,15 +236,21 @@ fn write_request(params: &Value) -> Result<WriteText, RpcError> {
 }
 
 #[cfg(all(feature = "terminals", unix))]
-fn terminal_answer(terminals: &Terminals, action: &str, params: &Value) -> Option<Answer> {
+fn terminal_response(
+    terminals: &Terminals,
+    action: &str,
+    params: &Value,
+) -> Option<BoxFuture<'static, Response>> {
     let session = text(params, "sessionId");
     if action == "create" {
         // Reserved now: the end of the session cancels the reservation, whenever the future is first polled.
-        let place = session.map(|session| terminals.reserve(&session));
+        let reserved = session.map(|session| terminals.reserve(&session));
         let command = command_request(params);
         return Some(Box::pin(async move {
-            let (place, command) = (place?, command?);
-            let id = place.and_then(|place| place.start(&command)).map_err(|error| error.to_rpc())?;
+            let (reserved, command) = (reserved?, command?);
+            let id = reserved
+                .and_then(|reservation| reservation.start(&command))
+                .map_err(|error| error.to_rpc())?;
             Ok(json!({"terminalId": id}))
         }));
     }

@@ -6,8 +6,8 @@ mod error;
 mod exit;
 mod hidden;
 mod options;
-mod place;
 mod process;
+mod reservation;
 mod sandbox;
 mod spawner;
 mod tail;
@@ -21,13 +21,14 @@ use futures::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::client::network::check_runtime;
+use crate::requests::Admission;
 
 pub use self::command::TerminalCommand;
 pub use self::error::TerminalError;
 pub use self::exit::TerminalExit;
 pub use self::options::TerminalOptions;
-pub(crate) use self::place::Place;
 use self::process::Process;
+pub(crate) use self::reservation::Reservation;
 pub use self::sandbox::{Sandbox, SandboxError};
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::tail::Tail;
@@ -59,6 +60,8 @@ pub struct Terminals {
 
 struct Inner {
     options: TerminalOptions,
+    /// The memory of all buffered output.
+    output: Arc<Admission>,
     /// Guards the terminals and their tasks; held for a look-up.
     state: Mutex<State>,
 }
@@ -71,7 +74,7 @@ struct State {
     /// removed must not start.
     starting: HashMap<u64, String>,
     /// The number of reservations made.
-    places: u64,
+    reservations: u64,
     /// Whether new terminals are rejected.
     closed: bool,
 }
@@ -97,7 +100,8 @@ impl Terminals {
     /// Creates an empty set of terminals for one connection.
     #[must_use]
     pub fn new(options: TerminalOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
+        let output = Arc::new(Admission::new(options.total_output_limit));
+        Self { inner: Arc::new(Inner { options, output, state: Mutex::default() }) }
     }
 
     /// Starts a command and returns the id of its terminal. The id is not guessable.
@@ -113,8 +117,8 @@ impl Terminals {
     }
 
     /// Reserves a terminal that is about to start. The end of the session cancels the reservation.
-    pub(crate) fn reserve(&self, session: &str) -> Result<Place, TerminalError> {
-        Place::take(&self.inner, session)
+    pub(crate) fn reserve(&self, session: &str) -> Result<Reservation, TerminalError> {
+        Reservation::take(&self.inner, session)
     }
 
     /// Returns the end of a command's output, at most `limit` bytes.
@@ -133,7 +137,7 @@ impl Terminals {
         // The exit status is read first, so that the output read afterwards is complete.
         let exit = process.exit();
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let tail = process.output().text(limit);
+        let tail = process.output().tail.text(limit);
         Ok(TerminalOutput { text: tail.text, truncated: tail.truncated, exit })
     }
 

@@ -159,7 +159,9 @@ fn the_body_of_a_failure_is_text() {
             let failure = Fault::PostStatus { status: 400, execute: false, reply };
             server.inject(failure.on_method("session/prompt").times(1));
             let error = within(session.prompt("go").outcome()).await.unwrap_err();
-            assert!(matches!(error, Error::Http(_)), "{error:?}");
+            let Error::Http(failure) = error else { panic!("{error:?}") };
+            assert!(failure.problem.is_none(), "{failure:?}");
+            assert!(failure.body.contains("RawValue"), "{failure:?}");
         }
         still_works(&session).await;
     });

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::support::{Place, until, within};
 
 async fn ask(tools: &AgentTools, method: &str, params: Value) -> Result<Value, RpcError> {
-    within(tools.answer(method, &params).expect("it is on")).await
+    within(tools.respond(method, &params).expect("it is on")).await
 }
 
 #[tokio::test]
@@ -30,18 +30,18 @@ async fn what_is_off_is_neither_offered_nor_answered() {
         "terminal/release",
     ];
     for method in all {
-        assert!(AgentTools::new().answer(method, &json!({})).is_none(), "{method}");
+        assert!(AgentTools::new().respond(method, &json!({})).is_none(), "{method}");
     }
     let reading = AgentTools::new().files(place.files().read_only());
     assert_eq!(reading.capabilities()["fs"], json!({"readTextFile": true, "writeTextFile": false}));
-    assert!(reading.answer("fs/write_text_file", &json!({})).is_none());
-    assert!(reading.answer("terminal/create", &json!({})).is_none());
+    assert!(reading.respond("fs/write_text_file", &json!({})).is_none());
+    assert!(reading.respond("terminal/create", &json!({})).is_none());
     let terminals = AgentTools::new().terminals(place.terminals());
     assert_eq!(terminals.capabilities()["terminal"], true);
-    assert!(terminals.answer("fs/read_text_file", &json!({})).is_none());
+    assert!(terminals.respond("fs/read_text_file", &json!({})).is_none());
     for method in ["terminal/dance", "terminal/", "fs/delete", "session/update", ""] {
-        assert!(reading.answer(method, &json!({})).is_none(), "{method}");
-        assert!(terminals.answer(method, &json!({})).is_none(), "{method}");
+        assert!(reading.respond(method, &json!({})).is_none(), "{method}");
+        assert!(terminals.respond(method, &json!({})).is_none(), "{method}");
     }
 }
 
@@ -210,7 +210,7 @@ async fn no_more_calls_work_at_once_than_may() {
     let create = json!({"sessionId": "s", "command": "sleep", "args": ["1000"]});
     let id = ask(&tools, "terminal/create", create).await.unwrap()["terminalId"].clone();
     let of = json!({"sessionId": "s", "terminalId": id});
-    let waits: Vec<_> = (0..2).map(|_| tools.answer("terminal/wait_for_exit", &of).unwrap()).collect();
+    let waits: Vec<_> = (0..2).map(|_| tools.respond("terminal/wait_for_exit", &of).unwrap()).collect();
     for (method, params) in [("terminal/output", &of), ("fs/read_text_file", &json!({"path": "/x"}))] {
         let error = ask(&tools.clone(), method, params.clone()).await.unwrap_err();
         let data = error.data.unwrap();
@@ -227,7 +227,7 @@ async fn a_start_that_the_end_of_its_session_crosses_starts_nothing() {
     let tools = AgentTools::new().terminals(terminals.clone());
     let create = |session: &str| {
         let params = json!({"sessionId": session, "command": "/bin/sh", "args": ["-c", "touch started"]});
-        tools.answer("terminal/create", &params).unwrap()
+        tools.respond("terminal/create", &params).unwrap()
     };
     let (crossed, other, dropped) = (create("s"), create("t"), create("t"));
     within(terminals.release_session("s")).await;
@@ -252,7 +252,7 @@ async fn places_that_are_reserved_count_and_are_given_back() {
     let tools = AgentTools::new().terminals(Terminals::new(place.options().max_terminals(2)));
     let params = json!({"sessionId": "s", "command": "true"});
     for _ in 0..3 {
-        let places: Vec<_> = (0..2).map(|_| tools.answer("terminal/create", &params).unwrap()).collect();
+        let places: Vec<_> = (0..2).map(|_| tools.respond("terminal/create", &params).unwrap()).collect();
         let error = ask(&tools, "terminal/create", params.clone()).await.unwrap_err();
         assert_eq!(error.data.unwrap()["reason"], "too_many");
         drop(places);

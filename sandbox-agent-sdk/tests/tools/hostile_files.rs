@@ -49,7 +49,7 @@ async fn files_that_make_other_programs_run_code_are_not_written() {
     assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0, "nothing is created for a refused file");
     let tools = AgentTools::new().files(files.clone());
     let params = json!({"sessionId": "s", "path": place.at(".git/config"), "content": "attack"});
-    let error = within(tools.answer("fs/write_text_file", &params).unwrap()).await.unwrap_err();
+    let error = within(tools.respond("fs/write_text_file", &params).unwrap()).await.unwrap_err();
     assert_eq!(error.data.unwrap()["reason"], "protected");
     // They can be read, and files with similar names can be written.
     fs::create_dir_all(place.at(".git/hooks")).unwrap();

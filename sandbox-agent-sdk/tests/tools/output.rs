@@ -1,6 +1,6 @@
 //! What commands write.
 
-use sandbox_agent_sdk::tools::Terminals;
+use sandbox_agent_sdk::tools::{TerminalError, Terminals};
 
 use super::looking::is_listed;
 use super::support::{Place, line_after, run, sh, until, within};
@@ -121,4 +121,59 @@ async fn a_flood_that_is_cut_off_is_ended() {
     let pid = line_after(&terminals, &id, "self ").await;
     within(terminals.release_all()).await;
     assert!(!is_listed(&pid));
+}
+
+#[tokio::test]
+async fn the_output_of_all_terminals_has_one_budget() {
+    let place = Place::new();
+    let options = place.options().output_limit(40).max_output_limit(80).total_output_limit(100);
+    let terminals = Terminals::new(options);
+    let blocked = "while [ ! -e go ]; do sleep 0.01; done";
+    let create = |session: &str, limit: u64| terminals.create(session, &sh(blocked).output_limit(limit));
+    let is_over = |error: TerminalError| matches!(error, TerminalError::OutputBudget { limit: 100, .. });
+    let first = create("a", 40).unwrap();
+    assert!(is_over(create("b", 61).unwrap_err()), "above");
+    assert_eq!(terminals.count(), 1);
+    let second = create("b", 59).unwrap();
+    let third = create("a", 1).expect("at");
+    assert!(is_over(create("a", 1).unwrap_err()));
+    create("a", 0).expect("it buffers nothing");
+    // A released terminal frees its part.
+    within(terminals.release("b", &second)).await.unwrap();
+    assert!(is_over(create("b", 60).unwrap_err()));
+    create("b", 59).unwrap();
+    within(terminals.release("a", &first)).await.unwrap();
+    within(terminals.release("a", &third)).await.unwrap();
+    // Unless the agent asks for less, the default counts.
+    terminals.create("a", &sh(blocked)).unwrap();
+    assert!(is_over(create("a", 2).unwrap_err()));
+}
+
+#[tokio::test]
+async fn a_command_that_has_ended_counts_only_for_what_it_wrote() {
+    let place = Place::new();
+    let terminals = Terminals::new(place.options().total_output_limit(100));
+    let id = terminals.create("s", &sh("printf 0123456789").output_limit(91)).unwrap();
+    within(terminals.wait_for_exit("s", &id)).await.unwrap();
+    // The output ends when no process can write to it any more, which may be a moment after the exit.
+    until(|| terminals.create("s", &sh("sleep 1000").output_limit(90)).is_ok()).await;
+    let error = terminals.create("s", &sh("sleep 1000").output_limit(1)).unwrap_err();
+    assert!(matches!(error, TerminalError::OutputBudget { wanted: 1, .. }), "{error:?}");
+    assert_eq!(terminals.output("s", &id, None).unwrap().text, "0123456789");
+}
+
+/// Every default together: no agent can make the application buffer more than the budget.
+#[tokio::test]
+async fn an_agent_that_asks_for_the_largest_buffers_gets_no_more_than_the_budget() {
+    let place = Place::new();
+    let terminals = place.terminals();
+    let mut created = 0;
+    let refused = loop {
+        match terminals.create("s", &sh("sleep 1000").output_limit(u64::MAX)) {
+            Ok(_) => created += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, TerminalError::OutputBudget { limit: 67_108_864, .. }), "{refused:?}");
+    assert_eq!(created, 4);
 }

@@ -403,7 +403,7 @@ async fn a_command_that_gives_up_session_parent_environment_and_limits_ends_with
         match end {
             "kill" => {
                 let params = json!({"sessionId": "s", "terminalId": id});
-                within(tools.answer("terminal/kill", &params).unwrap()).await.unwrap();
+                within(tools.respond("terminal/kill", &params).unwrap()).await.unwrap();
             }
             "release" => within(terminals.release("s", &id)).await.unwrap(),
             "close" => terminals.close(),

@@ -77,7 +77,7 @@ async fn a_process_ends_with_its_command_however_it_leaves_it() {
             assert!(runs(&stray), "{name}");
             let params = json!({"sessionId": "s", "terminalId": id});
             match end {
-                End::Kill => drop(within(tools.answer("terminal/kill", &params).unwrap()).await.unwrap()),
+                End::Kill => drop(within(tools.respond("terminal/kill", &params).unwrap()).await.unwrap()),
                 End::Release => within(terminals.release("s", &id)).await.unwrap(),
                 End::Close => terminals.close(),
                 End::Drop => drop((tools, terminals)),
@@ -116,7 +116,7 @@ async fn a_command_that_has_exited_can_still_be_killed_with_its_processes() {
     );
     let stray = stray(&place).await;
     let params = json!({"sessionId": "s", "terminalId": id});
-    within(tools.answer("terminal/kill", &params).unwrap()).await.unwrap();
+    within(tools.respond("terminal/kill", &params).unwrap()).await.unwrap();
     assert!(!runs(&stray));
     let output = terminals.output("s", &id, None).unwrap();
     assert_eq!((output.text.as_str(), output.exit), ("last\n", Some(exit)), "its exit status and its output");

@@ -6,15 +6,17 @@ mod confinement;
 mod metadata;
 mod termination;
 
-use acp_http_client::fuzzing::{message, ordered_core, sequence, sse_decoder};
-use sandbox_agent_sdk::fuzzing::{terminal_tail, transcript, update};
+use acp_http_client::fuzzing::{member_names, message, ordered_core, sequence, sse_decoder};
+use sandbox_agent_sdk::fuzzing::{control_response, terminal_tail, transcript, update};
 
 /// A target: any bytes, and a panic if what it checks does not hold.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("confinement", confinement::confinement),
+    ("control_response", control_response),
+    ("member_names", member_names),
     ("message", message),
     ("metadata", metadata::metadata),
     ("ordered_core", ordered_core),

@@ -224,7 +224,10 @@ impl Engine {
 for word in "$@"; do printf '%s\n' "$word"; done >> '{place}/commands'
 printf 'variable=%s\n--\n' "$API_KEY" >> '{place}/commands'
 case $1 in
-run) for word in "$@"; do case $word in --label=*) echo "${{word##*=}}" > '{place}/token';; esac; done
+run) for word in "$@"; do case $word in
+         --label=*) echo "${{word##*=}}" > '{place}/token';;
+         --env-file=*) cat "${{word#*=}}" > '{place}/variables';;
+     esac; done
      echo running > '{place}/status'; echo 'Unable to find image locally' >&2; echo pulled; echo c0ffee;;
 inspect) [ -e '{place}/status' ] || {{ echo "Error: No such object: $3" >&2; exit 1; }}
      echo "$(cat '{place}/status') $(cat '{place}/token')";;
@@ -268,22 +271,24 @@ async fn a_container_is_run_paused_resumed_and_removed_by_these_commands() {
     let shared = || SandboxAgentClient::with_shared_provider(Arc::clone(&provider));
     let sandbox = within("starting", shared().start()).await.unwrap();
     assert_eq!(sandbox.id(), "docker/c0ffee");
-    let inspect = "inspect --format={{.State.Status}} {{index .Config.Labels \"sandbox-agent-sdk.token\"}} c0ffee variable=s3cret";
-    let run = "run --detach --init --publish=127.0.0.1::2468 --label=sandbox-agent-sdk.token=TOKEN --env=API_KEY \
-               --memory=2g image:1 sandbox-agent server --no-telemetry --host 0.0.0.0 --port 2468 --token TOKEN variable=s3cret";
-    let port = "port c0ffee 2468/tcp variable=s3cret";
+    let inspect = "inspect --format={{.State.Status}} {{index .Config.Labels \"sandbox-agent-sdk.token\"}} c0ffee variable=";
+    let run = "run --detach --init --publish=127.0.0.1::2468 --label=sandbox-agent-sdk.token=TOKEN --env-file=/dev/stdin \
+               --memory=2g image:1 sandbox-agent server --no-telemetry --host 0.0.0.0 --port 2468 --token TOKEN variable=";
+    let port = "port c0ffee 2468/tcp variable=";
     assert_eq!(engine.commands(), [run, inspect, port]);
+    let variables = fs::read_to_string(engine.folder.path().join("variables")).unwrap();
+    assert_eq!(variables, "API_KEY=s3cret\n");
     let token = fs::read_to_string(engine.folder.path().join("token")).unwrap();
     assert_eq!(token.trim().len(), 64);
     let bearer = format!("Bearer {}", token.trim());
     assert!(server.requests().iter().all(|request| request.header("authorization") == Some(bearer.as_str())));
 
     sandbox.pause().await.unwrap();
-    assert_eq!(engine.commands()[3..], ["pause c0ffee variable=s3cret"]);
+    assert_eq!(engine.commands()[3..], ["pause c0ffee variable="]);
     let sandbox = within("attaching", shared().sandbox_id("docker/c0ffee").start()).await.unwrap();
-    assert_eq!(engine.commands()[4..], [inspect, "unpause c0ffee variable=s3cret", port]);
+    assert_eq!(engine.commands()[4..], [inspect, "unpause c0ffee variable=", port]);
     sandbox.destroy().await.unwrap();
-    assert_eq!(engine.commands()[7..], ["rm --force --volumes c0ffee variable=s3cret"]);
+    assert_eq!(engine.commands()[7..], ["rm --force --volumes c0ffee variable="]);
     provider.destroy("c0ffee").await.expect("one that is gone is fine");
     let gone = shared().sandbox_id("docker/c0ffee").start().await.unwrap_err();
     assert!(matches!(gone, ProviderError::NotFound(_)), "{gone:?}");

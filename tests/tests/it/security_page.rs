@@ -70,8 +70,10 @@ fn check(page: &str, at_least: usize) {
         ("tests/tests", &[][..]),
         ("sandbox-agent-sdk/tests", &[]),
         ("acp-http-client/tests", &[]),
+        ("mock-server/tests", &[]),
         ("sandbox-agent-sdk/src", &["unit"]),
         ("acp-http-client/src", &["unit"]),
+        ("mock-server/src", &["unit"]),
     ] {
         tests(&root.join(directory), modules, &mut names);
     }
@@ -107,11 +109,12 @@ fn every_test_on_the_page_of_stored_sessions_exists() {
 }
 
 /// Files that parse JSON directly, into types without a `Value`, or after a check of the names.
-const DIRECT_PARSERS: [&str; 16] = [
+const DIRECT_PARSERS: [&str; 17] = [
     "acp-http-client/src/client/core.rs",
     "acp-http-client/src/events/peek.rs",
     "acp-http-client/src/events/text_chunk.rs",
     "acp-http-client/src/fuzzing/message.rs",
+    "acp-http-client/src/fuzzing/names.rs",
     "acp-http-client/src/handler/typed.rs",
     "acp-http-client/src/inbound/router.rs",
     "acp-http-client/src/json/decoded.rs",

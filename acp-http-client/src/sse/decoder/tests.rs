@@ -219,3 +219,41 @@ fn an_event_does_not_keep_its_chunk_in_memory() {
     drop(decoder);
     assert!(chunk.is_unique(), "a budget counts the event and not its chunk");
 }
+
+#[test]
+fn an_event_of_many_lines_has_no_spare_memory() {
+    for size in [100, 1_000, 70_000] {
+        for chunk in [1, 7, 4_096, usize::MAX] {
+            let input = format!("data: {}\ndata: x\ndata: y\n\n", "z".repeat(size));
+            let frames = decode(input.as_bytes(), chunk.min(input.len()), LIMIT);
+            let [Frame::Event { data, .. }] = <[_; 1]>::try_from(frames).unwrap() else { panic!() };
+            let length = data.len();
+            let memory = data.try_into_mut().unwrap();
+            assert_eq!((memory.capacity(), length), (length, size + 4), "in chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn an_event_that_has_not_ended_takes_no_more_memory_than_the_limit() {
+    const LIMIT: usize = 10_000;
+    let lines = "data: 0123456789\n".repeat(LIMIT / 11);
+    for chunk in [1, 16, 1_000, lines.len()] {
+        let mut decoder = Decoder::new(&limits(LIMIT));
+        for part in lines.as_bytes().chunks(chunk) {
+            decoder.push(Bytes::copy_from_slice(part));
+            assert_eq!(decoder.next_frame(), None);
+            let data = decoder.data.as_ref().map_or(0, Vec::capacity);
+            assert!(data <= LIMIT, "{data} bytes in chunks of {chunk}");
+        }
+        assert!(decoder.data.is_some_and(|data| data.len() > LIMIT * 9 / 10));
+    }
+    // One line without an end: its field name counts too.
+    let mut decoder = Decoder::new(&limits(LIMIT));
+    decoder.push(Bytes::from_static(b"data: "));
+    for _ in 0..LIMIT {
+        assert_eq!(decoder.next_frame(), None);
+        decoder.push(Bytes::from_static(b"x"));
+        assert!(decoder.line.capacity() <= decoder.line_limit(), "{}", decoder.line.capacity());
+    }
+}

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted};
 use crate::client::WeakClient;
-use crate::client::random::random_id;
+use crate::client::random::unique_id;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
 use crate::sessions::failures::is_lost_unsent;
@@ -63,7 +63,7 @@ impl Tracker {
         let sent = self.with_history(prompt, None).await?;
         // Counted as in the store: the next owner reads the turn from here if the server is the same one.
         let at = self.shared.feed.position().map(|at| Position { incarnation, ..at });
-        let turn_id = random_id();
+        let turn_id = unique_id();
         let payload = json!({"prompt": prompt.to_value(), "at": at});
         let unconfirmed = prompt_event(&turn_id, payload.clone());
         let (stored, written) = oneshot::channel();
@@ -290,7 +290,7 @@ impl WriteAhead {
             Some(_) => prompt_event(&self.turn_id, self.payload.clone()),
             None => {
                 let now = SystemTime::now().into();
-                NewEvent::new(random_id(), now, StoredEventKind::PromptResent, json!({}))
+                NewEvent::new(unique_id(), now, StoredEventKind::PromptResent, json!({}))
                     .turn_id(&self.turn_id)
             }
         };

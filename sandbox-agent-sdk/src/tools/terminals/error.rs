@@ -50,6 +50,15 @@ pub enum TerminalError {
         /// The limit.
         limit: usize,
     },
+    /// The output of the command does not fit into the budget of the connection. Released terminals free their part.
+    #[error("terminals may buffer {limit} bytes of output; {wanted} more do not fit")]
+    #[non_exhaustive]
+    OutputBudget {
+        /// The budget of all terminals together, in bytes.
+        limit: usize,
+        /// How many bytes the command needs.
+        wanted: usize,
+    },
     /// The connection to the agent has ended or is ending.
     #[error("the connection is closed")]
     Closed,
@@ -77,6 +86,7 @@ impl TerminalError {
             Self::NoCommand(_) => "no_command",
             Self::TooMany { .. } => "too_many",
             Self::TooManyInSession { .. } => "too_many_in_session",
+            Self::OutputBudget { .. } => "output_budget",
             Self::Closed => "closed",
             Self::Io { .. } => "io",
         }
@@ -87,7 +97,9 @@ impl TerminalError {
         match self {
             Self::NotAllowed(command) | Self::NoCommand(command) => Some(("command", json!(command))),
             Self::VariableNotAllowed(name) | Self::Environment(name) => Some(("variable", json!(name))),
-            Self::TooMany { limit } | Self::TooManyInSession { limit } => Some(("limit", json!(limit))),
+            Self::TooMany { limit } | Self::TooManyInSession { limit } | Self::OutputBudget { limit, .. } => {
+                Some(("limit", json!(limit)))
+            }
             _ => None,
         }
     }
@@ -97,9 +109,11 @@ impl TerminalError {
     pub fn to_rpc(&self) -> RpcError {
         let code = match self {
             Self::Unknown(_) => RpcError::NOT_FOUND,
-            Self::Io { .. } | Self::TooMany { .. } | Self::TooManyInSession { .. } | Self::Closed => {
-                RpcError::INTERNAL_ERROR
-            }
+            Self::Io { .. }
+            | Self::TooMany { .. }
+            | Self::TooManyInSession { .. }
+            | Self::OutputBudget { .. }
+            | Self::Closed => RpcError::INTERNAL_ERROR,
             _ => RpcError::INVALID_PARAMS,
         };
         let message = match self {

@@ -33,6 +33,7 @@ pub struct TerminalOptions {
     inherited: Inherited,
     pub(super) output_limit: usize,
     pub(super) max_output_limit: usize,
+    pub(super) total_output_limit: usize,
     pub(super) max_terminals: usize,
     pub(super) max_session_terminals: usize,
 }
@@ -58,6 +59,7 @@ impl TerminalOptions {
             inherited: Inherited::with(&[]),
             output_limit: 1 << 20,
             max_output_limit: 16 << 20,
+            total_output_limit: 64 << 20,
             max_terminals: 64,
             max_session_terminals: 32,
         }
@@ -156,6 +158,15 @@ impl TerminalOptions {
     /// Sets the maximum of buffered output, which limits the value that the agent requests. Default 16 MiB.
     pub fn max_output_limit(mut self, bytes: usize) -> Self {
         self.max_output_limit = bytes;
+        self
+    }
+
+    /// Sets how many bytes all terminals of a connection may buffer together. Default 64 MiB.
+    ///
+    /// A terminal counts with the output that it may buffer, and after the end of its output with what it has
+    /// buffered. Commands beyond the limit are not started: [`TerminalError::OutputBudget`].
+    pub fn total_output_limit(mut self, bytes: usize) -> Self {
+        self.total_output_limit = bytes;
         self
     }
 
@@ -285,6 +296,7 @@ impl fmt::Debug for TerminalOptions {
             .field("shell", &self.shell)
             .field("sandbox", &self.sandbox.as_ref().map(|confinement| &confinement.sandbox))
             .field("output_limit", &self.output_limit)
+            .field("total_output_limit", &self.total_output_limit)
             .field("max_terminals", &self.max_terminals)
             .field("max_session_terminals", &self.max_session_terminals)
             .finish_non_exhaustive()

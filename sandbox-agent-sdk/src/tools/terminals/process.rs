@@ -15,6 +15,7 @@ use super::TerminalExit;
 use super::spawner::Spawner;
 use super::tail::Tail;
 use crate::process_tree::{ProcessTree, run_blocking};
+use crate::requests::Admitted;
 
 /// How much one call reads.
 const PIECE: usize = 64 << 10;
@@ -27,11 +28,31 @@ const REAPING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Process {
     /// Guards its output; held for a push or a copy.
-    output: Mutex<Tail>,
+    output: Mutex<Output>,
     exit: watch::Sender<Option<TerminalExit>>,
     tree: Arc<ProcessTree>,
     released: Notify,
     gone: watch::Sender<bool>,
+}
+
+/// The buffered output of a process.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) tail: Tail,
+    /// What it counts in the budget of all terminals.
+    admitted: Admitted,
+}
+
+impl Output {
+    pub(super) fn new(limit: usize, admitted: Admitted) -> Self {
+        Self { tail: Tail::new(limit), admitted }
+    }
+
+    /// Marks the output as complete. From now on it counts only for what it has.
+    fn complete(&mut self) {
+        self.tail.complete();
+        self.admitted.shrink_to(self.tail.memory());
+    }
 }
 
 /// The task that reads the output of a process and waits for its exit.
@@ -49,7 +70,7 @@ impl Process {
     /// which preserves their order. A spawner starts it on its own thread.
     pub(super) fn start(
         mut command: Command,
-        limit: usize,
+        output: Output,
         spawner: Option<&Spawner>,
     ) -> io::Result<(Arc<Self>, Supervisor)> {
         // Registered before the start, so that no exit is missed.
@@ -69,7 +90,7 @@ impl Process {
             None => ProcessTree::start(command)?,
         };
         let process = Arc::new(Self {
-            output: Mutex::new(Tail::new(limit)),
+            output: Mutex::new(output),
             exit: watch::Sender::new(None),
             tree,
             released: Notify::new(),
@@ -85,7 +106,7 @@ impl Process {
         Ok((process, supervisor))
     }
 
-    pub(super) fn output(&self) -> MutexGuard<'_, Tail> {
+    pub(super) fn output(&self) -> MutexGuard<'_, Output> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,7 +201,7 @@ impl Supervisor {
         let Some(pipe) = &self.pipe else { return };
         match pipe.try_read(&mut self.piece) {
             Ok(0) => self.close(),
-            Ok(read) => self.process.output().push(&self.piece[..read]),
+            Ok(read) => self.process.output().tail.push(&self.piece[..read]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => self.close(),
         }
@@ -196,7 +217,7 @@ impl Supervisor {
             match rustix::io::read(pipe, &mut self.piece[..]) {
                 Ok(0) => self.close(),
                 Ok(read) => {
-                    self.process.output().push(&self.piece[..read]);
+                    self.process.output().tail.push(&self.piece[..read]);
                     left = left.saturating_sub(read);
                 }
                 Err(Errno::INTR) => {}
@@ -217,6 +238,8 @@ impl Drop for Supervisor {
     /// The task may be dropped at any time, which kills the process.
     fn drop(&mut self) {
         self.process.tree.finish();
+        // The terminal was removed, so no other call can find its output.
+        self.process.output().admitted.shrink_to(0);
         self.process.gone.send_replace(true);
     }
 }

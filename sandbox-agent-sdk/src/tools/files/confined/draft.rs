@@ -102,7 +102,7 @@ fn unnamed(parent: &Dir, private: bool) -> Option<File> {
 fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut tries = 0;
     loop {
-        let name = format!(".{:016x}.tmp", random_number());
+        let name = format!(".{:016x}.tmp", random_number()?);
         match work(&name) {
             Ok(done) => return Ok((name, done)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::process::Process;
+use super::process::{Output, Process};
 use super::{Inner, Terminal, TerminalCommand, TerminalError};
 use crate::client::random::random_id;
 
@@ -11,13 +11,13 @@ use crate::client::random::random_id;
 /// The end of the session cancels it: a command that is starting at that moment is not started, or is killed.
 /// The reservation does not keep the terminals alive.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     inner: Weak<Inner>,
     number: u64,
     session: String,
 }
 
-impl Place {
+impl Reservation {
     pub(super) fn take(inner: &Arc<Inner>, session: &str) -> Result<Self, TerminalError> {
         let mut state = inner.lock();
         if state.closed {
@@ -32,8 +32,8 @@ impl Place {
         if there.filter(|of| *of == session).count() >= limit {
             return Err(TerminalError::TooManyInSession { limit });
         }
-        state.places += 1;
-        let number = state.places;
+        state.reservations += 1;
+        let number = state.reservations;
         state.starting.insert(number, session.to_owned());
         drop(state);
         Ok(Self { inner: Arc::downgrade(inner), number, session: session.to_owned() })
@@ -42,15 +42,21 @@ impl Place {
     /// Starts a command and returns the id of its terminal.
     pub(crate) fn start(self, wanted: &TerminalCommand) -> Result<String, TerminalError> {
         let inner = self.inner.upgrade().ok_or(TerminalError::Closed)?;
+        let failed = |source| TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) };
+        // Made before the start: without an id the command must not run.
+        let id = format!("term-{}", random_id().map_err(failed)?);
         let command = inner.options.prepare(wanted)?;
         if !inner.lock().starting.contains_key(&self.number) {
             return Err(TerminalError::Closed);
         }
-        let started = Process::start(command, inner.options.limit_of(wanted), inner.options.spawner());
+        let (bytes, limit) = (inner.options.limit_of(wanted), inner.options.total_output_limit);
+        let admitted = inner.output.admit(bytes);
+        let admitted = admitted.ok_or(TerminalError::OutputBudget { limit, wanted: bytes })?;
+        let started = Process::start(command, Output::new(bytes, admitted), inner.options.spawner());
         // From here on the supervisor owns the process, and later its task does.
         let (process, supervisor) = started.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TerminalError::NoCommand(wanted.command.clone()),
-            _ => TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) },
+            _ => failed(source),
         })?;
         let mut state = inner.lock();
         if state.starting.remove(&self.number).is_none() {
@@ -61,13 +67,12 @@ impl Place {
         }
         while state.tasks.try_join_next().is_some() {}
         state.tasks.spawn(supervisor.run());
-        let id = format!("term-{}", random_id());
         state.terminals.insert(id.clone(), Terminal { session: self.session.clone(), process });
         Ok(id)
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             inner.lock().starting.remove(&self.number);
