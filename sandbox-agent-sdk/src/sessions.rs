@@ -11,7 +11,9 @@
 //! answers            stores answers to agent requests before they are sent
 //! scan               reads a part of the server's stream a second time
 //! remote             follows a turn on the endpoint of another process
-//! entry, restored    what is stored of an event; how a session was restored
+//! entry, holder      what is stored of an event; holds an event back until it is stored
+//! endpoints          the endpoints of a released server
+//! stored_options     the options of a session as they are stored
 //! failures           what failures mean for a session                                      (pure)
 //! compare, replay    compares what an agent replays with what is stored; the history as text  (pure)
 //! transcript         a session as lines of JSON
@@ -26,22 +28,23 @@ mod answers;
 mod client;
 mod compare;
 mod early;
+mod endpoints;
 mod entry;
-mod events_lost;
 mod failures;
 mod feed;
+mod holder;
 mod inbox;
 mod maintenance;
 mod options;
 mod progress;
 mod remote;
 mod replay;
-mod restored;
 mod scan;
 mod session;
 mod shared;
 pub(crate) mod status;
 pub mod store;
+mod stored_options;
 mod tracker;
 mod transcript;
 mod usage;
@@ -51,12 +54,12 @@ mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
 }
 
+#[doc(inline)]
+pub use crate::event::{EventsLost, Restored, RestoredBy};
 pub use client::StoredClient;
-pub use events_lost::EventsLost;
 pub use maintenance::Suspend;
 pub use options::{Durability, StoreOptions};
 pub use replay::ReplayLimits;
-pub use restored::{Restored, RestoredBy};
 pub use session::StoredSession;
 pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,

@@ -8,29 +8,6 @@ pub(crate) fn random_id() -> String {
     hex(&random_bytes::<16>())
 }
 
-/// A random number below `end`, for waits that should differ between processes.
-#[cfg(feature = "sessions")]
-pub(crate) fn random_below(end: u32) -> u32 {
-    u32::try_from(random_number() % u64::from(end.max(1))).unwrap_or_default()
-}
-
-/// A random number.
-#[cfg(any(feature = "files", feature = "local", feature = "sessions", feature = "terminals"))]
-pub(crate) fn random_number() -> u64 {
-    u64::from_le_bytes(random_bytes())
-}
-
-/// A token of 256 random bits.
-///
-/// # Errors
-/// If the operating system provides no randomness.
-#[cfg(all(any(feature = "local", test), unix))]
-pub(crate) fn random_token() -> Result<crate::client::secret::Secret, std::io::Error> {
-    let mut bytes = zeroize::Zeroizing::new([0; 32]);
-    getrandom::fill(bytes.as_mut_slice()).map_err(std::io::Error::other)?;
-    Ok(hex(bytes.as_slice()).into())
-}
-
 #[cfg(feature = "fuzzing")]
 thread_local! {
     /// The state of the generator that replaces the operating system on this thread.
@@ -58,7 +35,8 @@ fn seeded<const N: usize>() -> Option<[u8; N]> {
     Some(bytes)
 }
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+/// Random bytes.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     #[cfg(feature = "fuzzing")]
     if let Some(bytes) = seeded() {
         return bytes;
@@ -74,7 +52,8 @@ fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Formats bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     // The capacity is exact, so that a secret is not copied by growing.
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -86,7 +65,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{random_below, random_id};
+    use super::random_id;
 
     #[test]
     fn ids_are_never_the_same() {
@@ -102,18 +81,5 @@ mod tests {
             let set = ids.iter().filter(|id| *id >> bit & 1 == 1).count();
             assert!((800..1200).contains(&set), "bit {bit} is set in {set} of 2000");
         }
-    }
-
-    #[test]
-    fn numbers_stay_below_their_end() {
-        assert!((0..100).all(|_| random_below(3) < 3 && random_below(0) == 0));
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn tokens_have_256_bits_and_are_never_the_same() {
-        let token = || super::random_token().unwrap();
-        assert_eq!(token().expose().len(), 64);
-        assert_ne!(token(), token());
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::TerminationInfo;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
-#[cfg(feature = "sessions")]
-use crate::sessions::{EventsLost, SessionStatus, TransitionError, UserAction, store::StoreError};
+use crate::event::EventsLost;
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
 
@@ -272,24 +271,23 @@ pub enum Error {
     #[cfg(feature = "sessions")]
     /// The session store failed. Nothing was sent.
     #[error("session store failed")]
-    Store(#[source] StoreError),
-    #[cfg(feature = "sessions")]
+    Store(#[source] crate::sessions::store::StoreError),
     /// Events of stored sessions were not stored.
     #[error("{}", lost_text(.0))]
     EventsLost(Vec<EventsLost>),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the transition. Nothing was sent.
     #[error(transparent)]
-    Status(#[from] TransitionError),
+    Status(#[from] crate::sessions::TransitionError),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the operation. Nothing was sent.
     #[error("not allowed while the session is {status}")]
     #[non_exhaustive]
     NotAllowed {
         /// The operation that was not allowed.
-        action: UserAction,
+        action: crate::sessions::UserAction,
         /// The status of the session.
-        status: SessionStatus,
+        status: crate::sessions::SessionStatus,
     },
     /// A local resource failed: a file, or a stream that the application supplied.
     #[error("`{}` failed on this machine", printable(.what))]
@@ -303,19 +301,6 @@ pub enum Error {
     },
 }
 
-#[cfg(feature = "sessions")]
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Status(error) => Self::Status(error),
-            StoreError::NoRuntime => Self::config(error.to_string()),
-            StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
-            error => Self::Store(error),
-        }
-    }
-}
-
-#[cfg(feature = "sessions")]
 fn lost_text(losses: &[EventsLost]) -> String {
     match losses {
         [one] => format!("{} events of session `{}` were not stored", one.count, printable(&one.session_id)),
@@ -402,6 +387,7 @@ impl Error {
             | Self::TurnInProgress { .. }
             | Self::Withdrawn { .. }
             | Self::BudgetSpent(_)
+            | Self::EventsLost(_)
             | Self::Unsupported { .. }
             | Self::UnsupportedAgent(_)
             | Self::AgentNotInstalled(_)
@@ -416,7 +402,7 @@ impl Error {
             Self::LoginRequired(login) => login.executed,
             Self::Rpc { executed, .. } => *executed,
             #[cfg(feature = "sessions")]
-            Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
+            Self::Store(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
         }
     }
 

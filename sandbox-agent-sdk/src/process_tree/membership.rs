@@ -7,9 +7,9 @@ use tokio::process::Command;
 
 #[cfg(target_os = "linux")]
 use super::table::{self, Entry};
-use crate::client::random::random_id;
 #[cfg(target_os = "linux")]
-use crate::client::random::random_number;
+use crate::client::random::random_bytes;
+use crate::client::random::random_id;
 
 /// The marks by which members of a tree are recognised. Each mark alone is sufficient.
 ///
@@ -99,7 +99,7 @@ fn mark(leader: Pid) -> Option<u64> {
     if inherited.current.is_some() || inherited.maximum.is_some() {
         return None;
     }
-    let mark = FLOOR | (random_number() & (FLOOR - 1));
+    let mark = FLOOR | (u64::from_le_bytes(random_bytes()) & (FLOOR - 1));
     set_mark(leader, mark);
     Some(mark)
 }

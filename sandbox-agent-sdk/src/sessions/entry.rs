@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::holder::Holder;
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, raw_update};
 use crate::Event;
-use crate::client::event::{Hold, Holder, Weight};
+use crate::client::event::{Hold, Weight};
 use crate::client::random::random_id;
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::session::Timestamp;

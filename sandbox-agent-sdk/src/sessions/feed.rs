@@ -14,8 +14,8 @@ use super::options::Durability;
 use super::progress::Progress;
 use super::store::StoredEventKind;
 use super::tracker::Command;
-use crate::client::Hub;
-use crate::client::event::{Fate, Hold};
+use crate::client::event::Hold;
+use crate::client::hub::Hub;
 use crate::client::maps::HashMap;
 use crate::session::Timestamp;
 use crate::stream::StreamPosition as Position;
@@ -118,7 +118,7 @@ impl Feed {
     pub(super) fn attached(hub: &Hub, durability: Durability, advance_every: usize) -> Arc<Self> {
         let feed = Arc::new(Self {
             state: Mutex::default(),
-            is_numbered: Arc::clone(hub.is_numbered()),
+            is_numbered: Arc::clone(&hub.is_numbered),
             advance_every,
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
@@ -450,7 +450,7 @@ impl State {
     fn latest_hold(&self, agent_session: &str) -> Option<Hold> {
         let of_route = self.routes.get(agent_session).and_then(|route| route.latest.as_ref());
         let latest = of_route.or_else(|| self.early.latest(agent_session));
-        latest.filter(|hold| hold.fate() == Fate::Held).cloned()
+        latest.filter(|hold| hold.is_released().is_none()).cloned()
     }
 
     /// Whether what was bound then is gone.

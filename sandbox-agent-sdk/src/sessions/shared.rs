@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::answers::Answers;
-use super::events_lost::EventsLost;
 use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
 use super::options::StoreOptions;
@@ -20,13 +20,14 @@ use super::store::{
     SessionStore, StoreError, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
-use crate::client::Hub;
 use crate::client::deadline::deadline_after;
 use crate::client::event::Queue;
+use crate::client::hub::Hub;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::connection::Capabilities;
+use crate::event::EventsLost;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
@@ -373,7 +374,7 @@ impl Shared {
         let using = self.is_in_use(&endpoint, UsedBy::OtherProcesses);
         // If the store does not say so, the next owner that finds the endpoint ends it.
         let is_used = !matches!(tokio::time::timeout_at(until, using).await, Ok(Ok(false)));
-        connection.leave_endpoint(is_used);
+        connection.is_left.store(is_used, Ordering::Release);
         is_used
     }
 

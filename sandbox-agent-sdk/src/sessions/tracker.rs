@@ -10,15 +10,15 @@ use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
 use super::feed::{Moment, Offers};
+use super::holder::Holder;
 use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::remote::RemoteTurn;
-use super::restored::Restored;
 use super::scan::Response;
 use super::shared::Shared;
 use super::store::{Fence, NewEvent, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd};
-use crate::client::event::Holder;
 use crate::client::{SessionClaim, WeakClient};
+use crate::event::Restored;
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
 use crate::stream::{Resend, StreamReader};

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use super::{Described, EndedTurn, Replay, Tracker, Trailing, turn_end_entry};
 use crate::Error;
 use crate::client::deadline::deadline_after;
+use crate::event::EventsLost;
 use crate::sessions::entry::{Entry, rpc_id_of};
-use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::store::{
     Append, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
@@ -240,7 +240,7 @@ impl Tracker {
         if count > 0 {
             // The next event that is stored counts them.
             self.lost += if matches!(error, StoreError::NotFound { .. }) { 0 } else { count };
-            self.shared.lost(EventsLost { session_id: self.id.clone(), count, error: Some(error) });
+            self.shared.lost(EventsLost { session_id: self.id.clone(), count, error: Some(Arc::new(error)) });
         } else {
             self.shared.failed(error);
         }
