@@ -34,8 +34,10 @@ const FEATURES: [&str; 8] =
     ["sessions", "sqlite", "postgres", "conformance", "files", "terminals", "local", "providers"];
 const MODULES: [&str; 5] = ["sessions", "tools", "local", "process_tree", "provider"];
 /// The files of the core that name an optional part, with the reason.
-const NAMING: [(&str, &str); 1] =
-    [("error/mod.rs", "callers match on the errors of a store and of a status like on any other error")];
+const NAMING: [(&str, &str); 2] = [
+    ("error/classify.rs", "classifies the variants of `error/mod.rs`"),
+    ("error/mod.rs", "callers match on the errors of a store and of a status like on any other error"),
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
