@@ -133,6 +133,8 @@ impl Connection {
         self.hub.usage(|usage| usage.connected(&self.agent, capabilities.agent_name.as_deref()));
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
+        // Not only when a login turns out to be required: some agents report that as the error of a prompt, which may have
+        // been executed and is not sent again.
         if self.options.auto_authenticate {
             for login in capabilities.login_methods.iter().filter(|login| login.takes_a_key()) {
                 if self.log_in(&login.id).await? {
