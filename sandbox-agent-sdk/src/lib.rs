@@ -72,7 +72,7 @@ pub mod connection {
 
 /// Types that occur in an [`Event`].
 pub mod event {
-    pub use crate::client::{Gap, Origin, SessionEnded, TurnEnded};
+    pub use crate::client::{EventsLost, Gap, Origin, Restored, RestoredBy, SessionEnded, TurnEnded};
 }
 
 /// Information about a session: its list entry, its settings and its metadata.

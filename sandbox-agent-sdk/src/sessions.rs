@@ -13,7 +13,9 @@
 //! incarnations       which incarnation of the server a stream is
 //! calls              calls of the store, with their time limits
 //! remote             follows a turn on the endpoint of another process
-//! entry, restored    what is stored of an event; how a session was restored
+//! entry, holder      what is stored of an event; holds an event back until it is stored
+//! endpoints          the endpoints of a released server
+//! stored_options     the options of a session as they are stored
 //! failures           what failures mean for a session                                      (pure)
 //! compare, replay    compares what an agent replays with what is stored; the history as text  (pure)
 //! transcript         a session as lines of JSON
@@ -29,10 +31,11 @@ mod calls;
 mod client;
 mod compare;
 mod early;
+mod endpoints;
 mod entry;
-mod events_lost;
 mod failures;
 mod feed;
+mod holder;
 mod inbox;
 mod incarnations;
 mod maintenance;
@@ -40,14 +43,15 @@ mod options;
 mod progress;
 mod remote;
 mod replay;
-mod restored;
 mod scan;
 mod session;
 mod shared;
 pub(crate) mod status;
 pub mod store;
+mod stored_options;
 mod tracker;
 mod transcript;
+mod unique;
 mod usage;
 
 /// What mailboxes are locked with. `tests/interleavings.rs` puts its own in their place.
@@ -55,12 +59,12 @@ mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
 }
 
+#[doc(inline)]
+pub use crate::event::{EventsLost, Restored, RestoredBy};
 pub use client::StoredClient;
-pub use events_lost::EventsLost;
 pub use maintenance::Suspend;
 pub use options::{Durability, StoreOptions};
 pub use replay::ReplayLimits;
-pub use restored::{Restored, RestoredBy};
 pub use session::StoredSession;
 pub use status::{
     ArchivedSessions, ResumeRequirement, ResumeSupport, RetentionPolicy, SessionStatus, StatusEvent,

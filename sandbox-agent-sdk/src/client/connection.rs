@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acp_http_client as wire;
@@ -39,7 +39,9 @@ pub(crate) struct Connection {
     pub(super) options: Arc<ClientOptions>,
     kind: ServerKind,
     agent: String,
-    wiring: Wiring,
+    pub(crate) wiring: Wiring,
+    /// Whether the endpoint, with its agent, is left to another process when the connection ends.
+    pub(crate) is_left: AtomicBool,
     commands: mpsc::Sender<Command>,
     /// Guards the capabilities, which may change when the agent restarts; held for a copy.
     capabilities: Mutex<Option<Arc<Capabilities>>>,
@@ -104,6 +106,7 @@ impl Connection {
             kind: endpoint.kind,
             agent: agent.to_owned(),
             wiring,
+            is_left: AtomicBool::new(false),
             commands,
             capabilities: Mutex::new(None),
             handlers,
@@ -130,6 +133,8 @@ impl Connection {
         self.hub.usage(|usage| usage.connected(&self.agent, capabilities.agent_name.as_deref()));
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
+        // Not only when a login turns out to be required: some agents report that as the error of a prompt, which may have
+        // been executed and is not sent again.
         if self.options.auto_authenticate {
             for login in capabilities.login_methods.iter().filter(|login| login.takes_a_key()) {
                 if self.log_in(&login.id).await? {
@@ -169,18 +174,6 @@ impl Connection {
             Some(path) => self.wiring.at(path).reader(after),
             None => self.wiring.reader(after),
         }
-    }
-
-    #[cfg(feature = "sessions")]
-    /// The path of the endpoint if no other process uses it; `None` for a shared endpoint.
-    pub(crate) fn own_path(&self) -> Option<&str> {
-        (self.kind == ServerKind::PerAgent).then(|| self.wiring.path())
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Whether the endpoint, with its agent, is left to another process when the connection ends.
-    pub(crate) fn leave_endpoint(&self, is_left: bool) {
-        self.shared.left.store(is_left, Ordering::Release);
     }
 
     /// Routes an agent request that another reader of the stream received, as one that is addressed to this client.
@@ -287,7 +280,7 @@ impl Connection {
         // Requests of other clients are released first; the rest is cancelled.
         self.shared.unclaimed.close();
         // So is everything on an endpoint that another process uses.
-        let left = self.shared.left.load(Ordering::Acquire);
+        let left = self.is_left.load(Ordering::Acquire);
         let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
         let cancelled = self.wire.control().cancel_agent_requests_where(move |session| {
             let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);

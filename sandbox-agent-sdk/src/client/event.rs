@@ -7,16 +7,15 @@ use serde_json::Value;
 
 use crate::error::AgentUnparsed;
 use crate::requests::{PermissionDecided, QuestionRequest, UnclaimedRequest};
-#[cfg(feature = "sessions")]
-use crate::sessions::{EventsLost, Restored};
 use crate::usage::BudgetEvent;
 use crate::{ConnectionState, Error, PermissionRequest, TerminationInfo, TurnOutcome, Update};
 
-#[cfg_attr(not(feature = "sessions"), allow(dead_code, reason = "only stored sessions hold events back"))]
+mod events_lost;
 mod hold;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
+mod restored;
 mod serialize;
 mod stream;
 mod weight;
@@ -28,10 +27,10 @@ mod sync {
     pub(super) use crate::client::sync::{Mutex, MutexGuard, PoisonError};
 }
 
+pub use events_lost::EventsLost;
 pub(crate) use hold::Hold;
-#[cfg(feature = "sessions")]
-pub(crate) use hold::{Fate, Holder};
 pub(crate) use queue::Queue;
+pub use restored::{Restored, RestoredBy};
 pub use stream::Events;
 pub(crate) use weight::{Class, Weight, end_size};
 
@@ -99,10 +98,8 @@ pub enum Event {
     /// This subscriber exceeded its budget, and this many events were dropped at this point. A dropped agent request
     /// is cancelled if no other subscriber received it.
     Lagged(u64),
-    #[cfg(feature = "sessions")]
     /// Events of a stored session could not be stored.
     EventsLost(EventsLost),
-    #[cfg(feature = "sessions")]
     /// Another process acquired a stored session and now stores its events. The next prompt from this process
     /// acquires the session again.
     #[non_exhaustive]
@@ -110,7 +107,6 @@ pub enum Event {
         /// The id of the stored session.
         session_id: String,
     },
-    #[cfg(feature = "sessions")]
     /// This process acquired a stored session.
     #[non_exhaustive]
     Restored {

@@ -259,7 +259,7 @@ impl SandboxAgentClient {
     /// Reading ends at the event with the number `to`, or at the current end of the stream. The result contains the
     /// events of all sessions and all clients of the endpoint.
     pub fn read(&self, from: StreamPosition, to: impl Into<Option<u64>>) -> StreamReader {
-        StreamReader::new(Arc::clone(self.inner()), from, to.into())
+        StreamReader::new(Arc::clone(self.inner()), None, from, to.into())
     }
 
     /// Routes the agent requests of a session to this client until the claim is dropped.

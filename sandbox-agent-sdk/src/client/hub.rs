@@ -75,7 +75,7 @@ pub(crate) struct Hub {
     /// Counts the incarnations of the server's stream.
     incarnation: AtomicU64,
     /// Whether other processes can read the same stream by its event numbers.
-    is_numbered: Arc<AtomicBool>,
+    pub(crate) is_numbered: Arc<AtomicBool>,
     /// A logical clock: it orders responses and updates about sessions.
     clock: AtomicU64,
     /// How many calls load a session.
@@ -122,12 +122,6 @@ impl Hub {
     /// Passes every later entry of the log to this sink.
     pub(crate) fn attach(&self, sink: Arc<dyn LogSink>) {
         self.lock().logs.push(sink);
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Whether other processes can read the stream of the current connection by its event numbers.
-    pub(crate) fn is_numbered(&self) -> &Arc<AtomicBool> {
-        &self.is_numbered
     }
 
     /// Whether a log is read.

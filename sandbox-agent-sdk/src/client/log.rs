@@ -125,7 +125,7 @@ impl EventLog {
     fn catch_up(&mut self, hole: Hole) {
         let Some(inner) = self.inner.upgrade() else { return };
         let is_present = hole.after.incarnation == inner.hub.incarnation();
-        let reader = StreamReader::new(inner, hole.after, hole.last.map(|last| last.offset));
+        let reader = StreamReader::new(inner, None, hole.after, hole.last.map(|last| last.offset));
         self.catching_up = Some(CatchingUp { reader, hole, is_present });
     }
 

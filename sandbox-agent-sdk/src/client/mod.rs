@@ -11,21 +11,19 @@
 //! hub                        who listens, which turn runs, which session has ended
 //! metering                   what turns use, and budgets that end them
 //! supports                   what the server and the agents behind it can do
-//! probe, endpoints           which kind of server it is; the endpoints of a released one
+//! probe, wiring              which kind of server it is; how to connect to it
 //! ```
 
 mod account;
 mod calls;
 pub(crate) mod capabilities;
-mod connection;
+pub(crate) mod connection;
 pub(crate) mod deadline;
-#[cfg(feature = "sessions")]
-mod endpoints;
 pub(crate) mod event;
 mod event_loop;
 pub(crate) mod feature;
 mod handle;
-mod hub;
+pub(crate) mod hub;
 mod lifecycle;
 pub mod limits;
 mod list;
@@ -34,11 +32,11 @@ pub mod login;
 pub(crate) mod maps;
 mod metering;
 mod methods;
-mod names;
+pub(crate) mod names;
 pub(crate) mod network;
 pub(crate) mod new_session;
 mod offers;
-mod opening;
+pub(crate) mod opening;
 pub(crate) mod options;
 mod parts;
 mod probe;
@@ -55,25 +53,19 @@ pub mod stream;
 mod supports;
 mod sync;
 mod turn;
-mod wiring;
+pub(crate) mod wiring;
 
 /// The path of a released server's endpoints. Each has its own agent process and stream.
 pub(crate) const ENDPOINTS: &str = "/v1/acp";
 
 pub use capabilities::Capabilities;
-pub use event::{Event, Events, Gap, Origin, SessionEnded, TurnEnded};
+pub use event::{Event, Events, EventsLost, Gap, Origin, Restored, RestoredBy, SessionEnded, TurnEnded};
 pub use feature::{Feature, Support};
 pub use handle::{SandboxAgentClient, SessionClaim, WeakClient};
-#[cfg(feature = "sessions")]
-pub(crate) use hub::{Hub, LogSink};
 pub use list::SessionList;
-#[cfg(feature = "sessions")]
-pub(crate) use names::AGENT_EXITED;
 pub use new_session::{ListSessions, NewSession, OpenSession};
 #[cfg(test)]
 pub(crate) use offers::client_capabilities;
-#[cfg(feature = "sessions")]
-pub(crate) use opening::Others;
 pub use options::{ClientOptions, ClientTimeouts, DropPolicy, ServerKind};
 pub(crate) use parts::Part;
 pub use session::{Session, TurnState};

@@ -25,11 +25,11 @@ const DIRECTORIES: &str = "additionalDirectories";
 #[derive(Clone, PartialEq)]
 #[must_use = "a description does nothing until it is given to a client"]
 pub struct NewSession {
-    directory: String,
+    pub(crate) directory: String,
     metadata: SessionMetadata,
     mcp_servers: Vec<Value>,
-    params: Map<String, Value>,
-    meta: Map<String, Value>,
+    pub(crate) params: Map<String, Value>,
+    pub(crate) meta: Map<String, Value>,
     thought_level: Option<String>,
     invalid: Option<String>,
 }
@@ -158,42 +158,6 @@ impl NewSession {
     pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.params.insert(name.into(), value.into());
         self
-    }
-
-    /// Converts to the form that is stored. MCP servers may contain secrets and are omitted.
-    #[cfg(feature = "sessions")]
-    pub(crate) fn to_stored(&self) -> Map<String, Value> {
-        let mut stored = Map::new();
-        stored.insert("directory".to_owned(), self.directory.clone().into());
-        let members = [
-            ("metadata", self.metadata.clone().into_map()),
-            ("params", self.params.clone()),
-            ("meta", self.meta.clone()),
-        ];
-        for (name, members) in members {
-            if !members.is_empty() {
-                stored.insert(name.to_owned(), members.into());
-            }
-        }
-        if let Some(level) = &self.thought_level {
-            stored.insert("thoughtLevel".to_owned(), level.clone().into());
-        }
-        stored
-    }
-
-    /// Parses the stored form. Invalid fields are ignored.
-    #[cfg(feature = "sessions")]
-    pub(crate) fn from_stored(stored: &Map<String, Value>) -> Self {
-        let text = |name: &str| stored.get(name).and_then(Value::as_str).map(str::to_owned);
-        let members = |name: &str| stored.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
-        let mut new = Self::in_dir(text("directory").unwrap_or_else(|| "/".to_owned()));
-        new.metadata = members("metadata")
-            .into_iter()
-            .fold(SessionMetadata::new(), |metadata, (key, value)| metadata.with(key, value));
-        new.params = members("params");
-        new.meta = members("meta");
-        new.thought_level = text("thoughtLevel");
-        new
     }
 
     /// The metadata of the options.
@@ -393,20 +357,6 @@ mod tests {
         let other = NewSession::in_dir("/w").agent("codex").to_params("claude").unwrap();
         assert_eq!(other["_meta"]["sandboxagent.dev"]["agent"], "codex");
         assert!(NewSession::in_dir("/w").meta("sandboxagent.dev", 5).to_params("claude").is_err());
-    }
-
-    #[test]
-    fn everything_is_kept_but_tool_servers() {
-        let local = LocalMcpServer::new(vec!["npx".to_owned()]).env("KEY", "hush");
-        let session = NewSession::in_dir("/w")
-            .title("T")
-            .metadata("x", json!(null))
-            .param("p", 1)
-            .meta("o", json!({"a": 2}));
-        let session = session.thought_level("high").agent("codex");
-        let kept = session.clone().mcp_server("a", &local.into()).to_stored();
-        assert!(!json!(kept).to_string().contains("hush"));
-        assert_eq!(NewSession::from_stored(&kept), session);
     }
 
     #[test]

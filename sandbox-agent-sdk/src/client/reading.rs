@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-#[cfg(feature = "sessions")]
 use acp_http_client as wire;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -44,17 +43,13 @@ enum State {
 }
 
 impl StreamReader {
-    pub(super) fn new(inner: Arc<Inner>, from: StreamPosition, to: Option<u64>) -> Self {
-        Self::open(inner, None, from, to)
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Reads another endpoint of a released server.
-    pub(super) fn at(inner: Arc<Inner>, path: String, from: StreamPosition) -> Self {
-        Self::open(inner, Some(path), from, None)
-    }
-
-    fn open(inner: Arc<Inner>, path: Option<String>, from: StreamPosition, to: Option<u64>) -> Self {
+    /// Reads the endpoint of the connection, or the one at `path` of the same server.
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        path: Option<String>,
+        from: StreamPosition,
+        to: Option<u64>,
+    ) -> Self {
         let opening = async move {
             let connection = inner.connection().await?;
             Opened::new(connection, path, from)
@@ -136,9 +131,12 @@ impl StreamReader {
         request.is_some_and(|(_, responder)| responder.respond(result))
     }
 
-    #[cfg(feature = "sessions")]
-    /// Returns the entries after the end that [`next`](Self::next) has reached; `None` once the stream has ended.
-    pub(crate) async fn follow(&mut self) -> Option<LogEntry> {
+    /// Waits for an entry after the end that [`next`](Self::next) has reached. Returns `None` if `next` has not reached
+    /// it, and once the stream has ended.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe.
+    pub async fn follow(&mut self) -> Option<LogEntry> {
         let State::Read(opened) = &mut self.state else { return None };
         loop {
             let event = opened.events.recv().await?;
@@ -149,16 +147,17 @@ impl StreamReader {
         }
     }
 
-    #[cfg(feature = "sessions")]
-    /// Answers an agent request that was read as cancelled.
-    pub(crate) fn cancel_request(&mut self, request_id: &str) {
+    /// Cancels an agent request that was read: the agent receives the response "cancelled".
+    pub fn cancel_request(&mut self, request_id: &str) {
         // Dropping the responder cancels the request.
         drop(self.opened().and_then(|opened| opened.take_request(request_id)));
     }
 
-    #[cfg(feature = "sessions")]
     /// Cancels the turn of a session on the endpoint that is read.
-    pub(crate) async fn cancel_turn(&mut self, session: &str) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] if nothing was read yet or reading failed. Otherwise why the cancel could not be sent.
+    pub async fn cancel_turn(&mut self, session: &str) -> Result<(), Error> {
         let Some(opened) = self.opened() else { return Err(Error::NotConnected) };
         let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
         opened.wire.cancel(notification).await.map_err(Error::from_wire)

@@ -65,7 +65,8 @@ pub struct Turn {
     session: Session,
     current: Current,
     queue: Arc<Queue<TurnItem>>,
-    outcome: watch::Receiver<Option<Outcome>>,
+    /// Set when the turn has ended. A task that does not hold the turn can watch it.
+    pub(crate) outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
     /// The text of the prompt, if an incomplete turn is to be loaded again.
@@ -134,12 +135,6 @@ impl Turn {
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
-    }
-
-    /// Watches the outcome, for a task that does not hold the turn.
-    #[cfg(feature = "sessions")]
-    pub(crate) fn watch(&self) -> watch::Receiver<Option<Outcome>> {
-        self.outcome.clone()
     }
 
     /// Cancels the turn if it does not end within this duration.

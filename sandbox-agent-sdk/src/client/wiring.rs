@@ -13,18 +13,18 @@ use crate::client::random::random_id;
 use crate::{ClientOptions, Error, ServerKind};
 
 /// The time limit for sending the request that closes a connection to a released server.
-pub(super) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
+pub(crate) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
 /// How many agent requests of a shared endpoint may wait for the router.
 const UNROUTED: usize = 1024;
 
 /// An endpoint, and how to connect to it.
 #[derive(Clone)]
-pub(super) struct Wiring {
+pub(crate) struct Wiring {
     options: Arc<ClientOptions>,
     http: reqwest::Client,
     kind: ServerKind,
-    path: String,
+    pub(crate) path: String,
     /// The header of the connection id, if the server assigns one.
     header: HeaderName,
 }
@@ -69,11 +69,6 @@ impl Wiring {
     /// The same server with the endpoint of another process.
     pub(super) fn at(&self, path: &str) -> Self {
         Self { path: path.to_owned(), ..self.clone() }
-    }
-
-    #[cfg(feature = "sessions")]
-    pub(super) fn path(&self) -> &str {
-        &self.path
     }
 
     fn limits(&self) -> wire::Limits {

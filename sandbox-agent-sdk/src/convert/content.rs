@@ -274,7 +274,7 @@ impl From<String> for Content {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Prompt {
-    content: Vec<Content>,
+    pub(crate) content: Vec<Content>,
 }
 
 impl Prompt {
@@ -282,13 +282,6 @@ impl Prompt {
     #[must_use]
     pub fn new(content: impl IntoIterator<Item = impl Into<Content>>) -> Self {
         Self { content: content.into_iter().map(Into::into).collect() }
-    }
-
-    #[cfg(feature = "sessions")]
-    /// Inserts a content block at the beginning.
-    pub(crate) fn after(mut self, content: Content) -> Self {
-        self.content.insert(0, content);
-        self
     }
 
     /// Appends a content block.

@@ -1,14 +1,46 @@
-//! Converts errors of the protocol client without losing information.
+//! Creates errors, and converts those of the protocol client without losing information.
 
 use std::sync::Arc;
 
 use acp_http_client as wire;
 
+use super::{AgentEnded, Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
+use crate::TerminationInfo;
 use crate::thread::TurnFailure;
 
-use super::{Error, HttpError, LostReason, Phase, Problem, RpcError, Timeout};
-
 impl Error {
+    /// The operating system provides no randomness for a name that must not be guessable.
+    pub(crate) fn randomness(source: std::io::Error) -> Self {
+        Self::Local { what: "randomness of the operating system".to_owned(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn config(what: impl Into<String>) -> Self {
+        Self::Config(what.into())
+    }
+
+    /// Converts an HTTP error response to the matching variant.
+    pub(crate) fn from_http(error: HttpError) -> Self {
+        let kind = error.problem.as_ref().map(|problem| problem.short_kind().to_owned());
+        let error = Box::new(error);
+        match (error.status, kind.as_deref()) {
+            (_, Some("unsupported_agent")) => Self::UnsupportedAgent(error),
+            (_, Some("agent_not_installed")) => Self::AgentNotInstalled(error),
+            (_, Some("install_failed")) => Self::InstallFailed(error),
+            (401, _) => Self::Unauthorized(error),
+            (413, _) => {
+                let what = error.what.clone();
+                Self::PayloadTooLarge { what, size: None, limit: None, source: Some(error) }
+            }
+            _ => Self::Http(error),
+        }
+    }
+
+    pub(crate) fn ended(session_id: Option<&str>, info: TerminationInfo, sent: bool) -> Self {
+        let connection_ended = session_id.is_none();
+        let session_id = session_id.map(str::to_owned);
+        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
+    }
+
     /// Converts an error of the protocol client.
     ///
     /// This is not a `From` implementation, so that the protocol client stays out of the public API.

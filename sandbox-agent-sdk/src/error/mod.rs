@@ -2,16 +2,14 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::TerminationInfo;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
-#[cfg(feature = "sessions")]
-use crate::sessions::{EventsLost, SessionStatus, TransitionError, UserAction, store::StoreError};
+use crate::event::EventsLost;
 use crate::turns::IncompleteTurn;
 use crate::usage::BudgetEvent;
 
+mod classify;
 mod convert;
 mod end;
 mod http;
@@ -272,24 +270,23 @@ pub enum Error {
     #[cfg(feature = "sessions")]
     /// The session store failed. Nothing was sent.
     #[error("session store failed")]
-    Store(#[source] StoreError),
-    #[cfg(feature = "sessions")]
+    Store(#[source] crate::sessions::store::StoreError),
     /// Events of stored sessions were not stored.
     #[error("{}", lost_text(.0))]
     EventsLost(Vec<EventsLost>),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the transition. Nothing was sent.
     #[error(transparent)]
-    Status(#[from] TransitionError),
+    Status(#[from] crate::sessions::TransitionError),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the operation. Nothing was sent.
     #[error("not allowed while the session is {status}")]
     #[non_exhaustive]
     NotAllowed {
         /// The operation that was not allowed.
-        action: UserAction,
+        action: crate::sessions::UserAction,
         /// The status of the session.
-        status: SessionStatus,
+        status: crate::sessions::SessionStatus,
     },
     /// A local resource failed: a file, or a stream that the application supplied.
     #[error("`{}` failed on this machine", printable(.what))]
@@ -303,213 +300,9 @@ pub enum Error {
     },
 }
 
-#[cfg(feature = "sessions")]
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Status(error) => Self::Status(error),
-            StoreError::NoRuntime => Self::config(error.to_string()),
-            StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
-            error => Self::Store(error),
-        }
-    }
-}
-
-#[cfg(feature = "sessions")]
 fn lost_text(losses: &[EventsLost]) -> String {
     match losses {
         [one] => format!("{} events of session `{}` were not stored", one.count, printable(&one.session_id)),
         several => format!("events of {} sessions were not stored", several.len()),
-    }
-}
-
-impl Error {
-    /// The operating system provides no randomness for a name that must not be guessable.
-    pub(crate) fn randomness(source: std::io::Error) -> Self {
-        Self::Local { what: "randomness of the operating system".to_owned(), source: Arc::new(source) }
-    }
-
-    pub(crate) fn config(what: impl Into<String>) -> Self {
-        Self::Config(what.into())
-    }
-
-    /// Converts an HTTP error response to the matching variant.
-    pub(crate) fn from_http(error: HttpError) -> Self {
-        let kind = error.problem.as_ref().map(|problem| problem.short_kind().to_owned());
-        let error = Box::new(error);
-        match (error.status, kind.as_deref()) {
-            (_, Some("unsupported_agent")) => Self::UnsupportedAgent(error),
-            (_, Some("agent_not_installed")) => Self::AgentNotInstalled(error),
-            (_, Some("install_failed")) => Self::InstallFailed(error),
-            (401, _) => Self::Unauthorized(error),
-            (413, _) => {
-                let what = error.what.clone();
-                Self::PayloadTooLarge { what, size: None, limit: None, source: Some(error) }
-            }
-            _ => Self::Http(error),
-        }
-    }
-
-    pub(crate) fn ended(session_id: Option<&str>, info: TerminationInfo, sent: bool) -> Self {
-        let connection_ended = session_id.is_none();
-        let session_id = session_id.map(str::to_owned);
-        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
-    }
-
-    /// Returns whether the same call may succeed later and is safe to repeat.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable(_)
-            | Self::Token(_)
-            | Self::TurnInProgress { .. }
-            | Self::UploadInterrupted { .. } => true,
-            Self::Http(error) => matches!(error.status, 429 | 503),
-            #[cfg(feature = "sessions")]
-            Self::Store(error) => error.is_retryable(),
-            _ => false,
-        }
-    }
-
-    /// Returns whether the connection has ended. Every call then fails until there is a new connection.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
-        match self {
-            Self::NotConnected | Self::Disconnected { .. } | Self::ConnectionEnded { .. } => true,
-            Self::AgentEnded(end) => end.connection_ended,
-            _ => false,
-        }
-    }
-
-    /// Returns whether the failed call may have taken effect. The client never repeats such a call automatically.
-    #[must_use]
-    pub fn maybe_executed(&self) -> bool {
-        match self {
-            Self::AgentEnded(end) => end.sent,
-            Self::ConnectionEnded { sent, .. } => *sent,
-            Self::Timeout(timeout) => timeout.sent,
-            Self::IncompleteTurn(turn) => turn.source.as_ref().is_none_or(|source| source.maybe_executed()),
-            // The status comes from a gateway, or from the server before it forwarded the call.
-            Self::Http(error) => error.status >= 500 && error.status != 503,
-            Self::Disconnected { .. }
-            | Self::ConnectionLost { .. }
-            | Self::ServerRestarted { .. }
-            | Self::UnexpectedBody { .. }
-            | Self::Decode { .. }
-            | Self::MessageTooLarge { .. }
-            | Self::DecodedTooLarge { .. }
-            | Self::ListTooLong { .. }
-            | Self::InstallFailed(_)
-            | Self::Local { .. } => true,
-            Self::Config(_)
-            | Self::NotConnected
-            | Self::AlreadyConnected
-            | Self::TurnInProgress { .. }
-            | Self::Withdrawn { .. }
-            | Self::BudgetSpent(_)
-            | Self::Unsupported { .. }
-            | Self::UnsupportedAgent(_)
-            | Self::AgentNotInstalled(_)
-            | Self::Unreachable(_)
-            | Self::Unauthorized(_)
-            | Self::Token(_)
-            | Self::PayloadTooLarge { .. }
-            | Self::UploadInterrupted { .. }
-            | Self::TooManyRequests { .. }
-            | Self::Redirected { .. }
-            | Self::Encode { .. } => false,
-            Self::LoginRequired(login) => login.executed,
-            Self::Rpc { executed, .. } => *executed,
-            #[cfg(feature = "sessions")]
-            Self::Store(_) | Self::EventsLost(_) | Self::Status(_) | Self::NotAllowed { .. } => false,
-        }
-    }
-
-    /// Returns whether a timeout expired.
-    #[must_use]
-    pub fn is_timeout(&self) -> bool {
-        match self {
-            Self::Timeout(_) => true,
-            Self::IncompleteTurn(turn) => turn.source.as_ref().is_some_and(|source| source.is_timeout()),
-            _ => false,
-        }
-    }
-
-    /// Returns whether the server rejects the token.
-    #[must_use]
-    pub fn is_unauthorized(&self) -> bool {
-        matches!(self, Self::Unauthorized(_) | Self::ConnectionEnded { reason: LostReason::Unauthorized, .. })
-    }
-
-    /// Returns whether the agent requires a login.
-    ///
-    /// [`Capabilities::auth_methods`](crate::connection::Capabilities::auth_methods) lists the login methods.
-    #[must_use]
-    pub fn is_login_required(&self) -> bool {
-        if matches!(self, Self::LoginRequired(_)) {
-            return true;
-        }
-        // Agents use the same code for other errors, so the message is checked too.
-        self.rpc_error().is_some_and(|rpc| rpc.code == -32000 && rpc.is_about_login())
-    }
-
-    /// Returns whether the requested resource does not exist.
-    ///
-    /// This includes the status 400 with which the released server reports missing files.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        self.http().is_some_and(|error| {
-            let detail = error.problem.as_ref().and_then(|problem| problem.detail.as_deref());
-            error.status == 404 || detail.is_some_and(|detail| detail.contains("path not found"))
-        })
-    }
-
-    /// Returns how the agent or the session ended, if that caused the error.
-    #[must_use]
-    pub fn termination(&self) -> Option<&TerminationInfo> {
-        match self {
-            Self::AgentEnded(end) => Some(&end.info),
-            _ => None,
-        }
-    }
-
-    /// Returns the HTTP error, if there is one.
-    #[must_use]
-    pub fn http(&self) -> Option<&HttpError> {
-        match self {
-            Self::Http(error)
-            | Self::Unauthorized(error)
-            | Self::UnsupportedAgent(error)
-            | Self::AgentNotInstalled(error)
-            | Self::InstallFailed(error) => Some(error),
-            Self::PayloadTooLarge { source, .. } => source.as_deref(),
-            Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
-            Self::ConnectionEnded { source, .. } => source.as_deref()?.http(),
-            Self::AgentEnded(end) => end.answer.as_deref()?.http(),
-            _ => None,
-        }
-    }
-
-    /// Returns the server's problem report, if there is one.
-    #[must_use]
-    pub fn problem(&self) -> Option<&Problem> {
-        self.http()?.problem.as_ref()
-    }
-
-    /// Returns the agent's error response, if there is one.
-    #[must_use]
-    pub fn rpc_error(&self) -> Option<&RpcError> {
-        match self {
-            Self::Rpc { error, .. } => Some(error),
-            Self::LoginRequired(login) => Some(&login.error),
-            Self::AgentEnded(end) => end.answer.as_deref()?.rpc_error(),
-            _ => None,
-        }
-    }
-
-    /// Returns how long the server asks the client to wait before the next attempt.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.http()?.retry_after
     }
 }

@@ -30,6 +30,7 @@
 // trust        checks whether other users can replace the program
 // launch       one attempt: port, token, process, listener, health
 // credential   the token, while the server holds its port
+// token        makes tokens
 // server       the handle: client, log, exit
 // supervisor   the task that owns the processes and stops them
 // group        the server's process and its process tree
@@ -45,6 +46,7 @@ mod log;
 mod options;
 mod server;
 mod supervisor;
+mod token;
 mod trust;
 
 pub use error::LocalError;
@@ -52,4 +54,5 @@ pub use exit::LocalExit;
 pub use log::LocalLog;
 pub use options::LocalOptions;
 pub use server::LocalServer;
+pub(crate) use token::random_token;
 pub use trust::PathProblem;

@@ -9,9 +9,9 @@ use tokio::process::Command;
 
 #[cfg(target_os = "linux")]
 use super::table::{self, Entry};
-use crate::client::random::random_id;
 #[cfg(target_os = "linux")]
-use crate::client::random::random_number;
+use crate::client::random::random_bytes;
+use crate::client::random::random_id;
 
 /// The marks by which members of a tree are recognised. Each mark alone is sufficient.
 ///
@@ -101,7 +101,7 @@ fn unused_mark() -> io::Result<Option<u64>> {
     if inherited.current.is_some() || inherited.maximum.is_some() {
         return Ok(None);
     }
-    Ok(Some(FLOOR | (random_number()? & (FLOOR - 1))))
+    Ok(Some(FLOOR | (u64::from_le_bytes(random_bytes()?) & (FLOOR - 1))))
 }
 
 #[cfg(target_os = "linux")]

@@ -69,7 +69,7 @@ pub enum ClaimedRequest {
 /// A claimed request that is neither a permission request nor a question.
 ///
 /// It is cheap to clone and accepts one response. If the last clone is dropped without a response, the agent receives
-/// an error. [`AgentTools::respond`](crate::tools::AgentTools::respond) serves requests for files and terminals.
+/// an error. `tools::AgentTools::respond` serves requests for files and terminals.
 #[derive(Clone)]
 pub struct OtherRequest {
     inner: Arc<Other>,

@@ -5,10 +5,11 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
+use super::holder::Holder;
 use super::store::{Change, EventKey, NewEvent, RecordPatch, StoredEventKind, TurnEnd, raw_update};
+use super::unique::unique_id;
 use crate::Event;
-use crate::client::event::{Hold, Holder, Weight};
-use crate::client::random::unique_id;
+use crate::client::event::{Hold, Weight};
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::stream::{LogRecord, StreamPosition as Position};
 

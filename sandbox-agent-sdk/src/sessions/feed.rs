@@ -12,8 +12,8 @@ use super::inbox::{Inbox, Item, Pushed};
 use super::options::Durability;
 use super::store::StoredEventKind;
 use super::tracker::Command;
-use crate::client::Hub;
 use crate::client::event::Hold;
+use crate::client::hub::Hub;
 use crate::session::Timestamp;
 use crate::stream::StreamPosition as Position;
 
@@ -61,7 +61,7 @@ impl Feed {
     pub(super) fn attached(hub: &Hub, durability: Durability, advance_every: usize) -> Arc<Self> {
         let feed = Arc::new(Self {
             state: Mutex::default(),
-            is_numbered: Arc::clone(hub.is_numbered()),
+            is_numbered: Arc::clone(&hub.is_numbered),
             advance_every,
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use super::feed::Mailbox;
 use super::shared::Shared;
 use super::store::StoredEventKind;
 use super::tracker::Command;
-use crate::client::AGENT_EXITED;
+use crate::client::names::AGENT_EXITED;
 use crate::stream::{LogEntry, LogRecord, StreamReader};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, SandboxAgentClient};

@@ -9,11 +9,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::client::StoredClient;
-use super::restored::Restored;
 use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
 use super::tracker::{Begun, OpenTurn, Tracker, Wish};
 use crate::client::deadline::deadline_after;
 use crate::client::network::check_runtime;
+use crate::event::Restored;
 use crate::session::SessionMetadata;
 use crate::sessions::{StatusEvent, UserAction};
 use crate::turns::TurnState;

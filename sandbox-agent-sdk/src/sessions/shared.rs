@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures::FutureExt as _;
@@ -10,7 +11,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::answers::Answers;
-use super::events_lost::EventsLost;
 use super::feed::{Feed, Mailbox};
 use super::inbox::Inbox;
 use super::incarnations::KnownStream;
@@ -19,12 +19,13 @@ use super::store::{
     AgentSession, Fingerprint, RecordQuery, SessionRecord, SessionStore, StoreError, StreamPosition,
 };
 use super::tracker::{Ask, Command, Tracker, View};
-use crate::client::Hub;
+use super::unique::unique_id;
 use crate::client::event::Queue;
+use crate::client::hub::Hub;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
-use crate::client::random::unique_id;
 use crate::connection::Capabilities;
+use crate::event::EventsLost;
 use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
@@ -304,7 +305,7 @@ impl Shared {
         let using = self.is_in_use(&endpoint, UsedBy::OtherProcesses);
         // If the store does not say so, the next owner that finds the endpoint ends it.
         let is_used = !matches!(tokio::time::timeout_at(until, using).await, Ok(Ok(false)));
-        connection.leave_endpoint(is_used);
+        connection.is_left.store(is_used, Ordering::Release);
         is_used
     }
 

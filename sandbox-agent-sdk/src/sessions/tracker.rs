@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
+use super::holder::Holder;
 use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::scan::Response;
 use super::shared::{Handle, Shared};
 use super::store::{Fence, NewEvent, StoreError, StoredError, StoredEventKind, TurnEnd};
 use crate::client::WeakClient;
-use crate::client::event::Holder;
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
 use crate::thread::ResultRules;

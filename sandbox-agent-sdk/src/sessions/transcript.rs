@@ -12,8 +12,8 @@ use super::store::{
     EventKey, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind,
     read_json,
 };
+use super::unique::unique_id;
 use crate::Error;
-use crate::client::random::unique_id;
 use crate::session::Timestamp;
 
 /// The form of transcripts that this version writes, and the newest one that it reads.

@@ -8,7 +8,8 @@ use super::session::StoredSession;
 use super::store::{EventQuery, StoredEvent, StoredEventKind, raw_update};
 use crate::event::Origin;
 use crate::session::Timestamp;
-use crate::usage::{Meter, Rules, TurnEnd, UsageTotals};
+use crate::usage::agents::Rules;
+use crate::usage::{Meter, TurnEnd, UsageTotals};
 use crate::{Error, Update};
 
 impl StoredSession {

@@ -121,11 +121,10 @@ impl Meter {
     /// Records the end of the agent's process: totals of the process restart at zero.
     pub(crate) fn end_process(&mut self, rules: Rules) {
         if rules.cost == Counts::Process {
-            self.costs.iter_mut().for_each(RunningCost::begin_again);
+            self.end_session();
         }
     }
 
-    #[cfg(feature = "sessions")]
     /// Records that the agent created another session: every running total restarts at zero.
     pub(crate) fn end_session(&mut self) {
         self.costs.iter_mut().for_each(RunningCost::begin_again);

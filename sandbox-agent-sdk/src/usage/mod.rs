@@ -19,7 +19,7 @@
 //! return totals. Each report counts once: replayed events and the history of a loaded session are not counted again.
 //! If an agent reports a running total, only its increase counts.
 
-mod agents;
+pub(crate) mod agents;
 mod budget;
 mod cost;
 mod meter;
@@ -29,8 +29,6 @@ mod table;
 mod tests;
 mod tokens;
 
-#[cfg(feature = "sessions")]
-pub(crate) use agents::Rules;
 pub use budget::{Budget, BudgetEvent, BudgetMeasure, BudgetState};
 pub use cost::Cost;
 pub(crate) use meter::{Meter, TurnEnd};

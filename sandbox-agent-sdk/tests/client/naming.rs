@@ -102,24 +102,3 @@ fn every_test_that_the_parity_table_names_exists() {
     }
     assert!(named > 60, "only {named} tests are named");
 }
-
-#[test]
-fn the_core_names_optional_parts_only_in_the_variants_of_events_and_errors() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let parts =
-        ["sessions", "tools", "local", "provider", "process_tree"].map(|part| format!("crate::{part}::"));
-    let named = |source: &str| {
-        let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
-        code.filter(|line| parts.iter().any(|part| line.contains(part))).count()
-    };
-    for folder in ["client", "convert", "control", "requests", "usage", "error"] {
-        let variants = match folder {
-            "client" => named(&std::fs::read_to_string(root.join("client/event.rs")).unwrap()),
-            "error" => named(&std::fs::read_to_string(root.join("error/mod.rs")).unwrap()),
-            _ => 0,
-        };
-        assert!(variants <= 1, "one import has the types of the variants");
-        assert_eq!(named(&sources(&root.join(folder))), variants, "`{folder}` names an optional part");
-    }
-    assert_eq!(named("use crate::sessions::Restored;\n// crate::tools::Tail\n"), 1);
-}

@@ -247,8 +247,13 @@ async fn closing_a_connection_to_a_released_server_does_not_wait_for_the_respons
     let times = timeouts().disconnect(Duration::from_secs(3600));
     let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
     session(&client).await;
-    within(client.disconnect()).await.unwrap();
-    assert!(server.requests().iter().any(|request| request.method == "DELETE"));
+    let disconnecting = tokio::spawn(client.disconnect());
+    let is_sent = || server.requests().iter().any(|request| request.method == "DELETE");
+    assert!(server.wait_for(|_| is_sent(), LIMIT).await);
+    // From here on the clock advances only while everything waits: to the time limit of the request, or by this second.
+    tokio::time::pause();
+    let disconnected = tokio::time::timeout(Duration::from_secs(1), disconnecting).await;
+    disconnected.expect("it waits for the response").unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Fault, Script, State, Step};
-use sandbox_agent_sdk::sessions::{StoreError, StoreOptions, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::sessions::{EventsLost, StoreError, StoreOptions, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, ServerKind};
 
@@ -18,11 +18,11 @@ fn program(world: &World, store: &Arc<Gated>) -> StoredClient {
     options(&world.server, world.kind).shared_store(store.clone()).stored(|_| recorder).build().unwrap()
 }
 
-fn not_stored_so_far(events: &mut Events) -> Vec<(u64, Option<StoreError>)> {
+fn not_stored_so_far(events: &mut Events) -> Vec<EventsLost> {
     let mut lost = Vec::new();
     while let Some(event) = events.try_next() {
         if let Event::EventsLost(loss) = event {
-            lost.push((loss.count, loss.error));
+            lost.push(loss);
         }
     }
     lost
@@ -143,7 +143,11 @@ async fn a_session_that_another_process_deletes_is_reported_and_released() {
     assert!(matches!(error, Error::EventsLost(_)), "{error:?}");
     let lost = not_stored_so_far(&mut events);
     assert!(!lost.is_empty());
-    assert!(lost.iter().all(|(_, error)| matches!(error, Some(StoreError::NotFound { .. }))), "{lost:?}");
+    let is_not_found = |lost: &EventsLost| {
+        let error = lost.error.as_ref().and_then(|error| error.downcast_ref());
+        matches!(error, Some(StoreError::NotFound { .. }))
+    };
+    assert!(lost.iter().all(is_not_found), "{lost:?}");
     // Nothing more of it is missed.
     within(agent_session.prompt("count").outcome()).await.unwrap();
     within(sessions.flush()).await.unwrap();

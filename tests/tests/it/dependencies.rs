@@ -1,4 +1,5 @@
-//! What the crates depend on: licences, sources, bans, unused dependencies, compiler versions, optional parts.
+//! What the crates depend on: licences, sources, bans, unused dependencies, compiler versions; and that the core of the
+//! SDK depends on none of its optional parts.
 //!
 //! The rules are those of `deny.toml`. `cargo deny check` reads the same file and knows advisories besides.
 
@@ -24,6 +25,18 @@ const OPTIONAL: [&str; 9] = [
     "tokio feature \"process\"",
     "tokio feature \"signal\"",
     "native-tls v",
+];
+
+/// The folders of the SDK that are always compiled.
+const CORE: [&str; 6] = ["client", "convert", "control", "error", "requests", "usage"];
+/// The features and the modules of its optional parts.
+const FEATURES: [&str; 8] =
+    ["sessions", "sqlite", "postgres", "conformance", "files", "terminals", "local", "providers"];
+const MODULES: [&str; 5] = ["sessions", "tools", "local", "process_tree", "provider"];
+/// The files of the core that name an optional part, with the reason.
+const NAMING: [(&str, &str); 2] = [
+    ("error/classify.rs", "classifies the variants of `error/mod.rs`"),
+    ("error/mod.rs", "callers match on the errors of a store and of a status like on any other error"),
 ];
 
 fn root() -> PathBuf {
@@ -197,6 +210,31 @@ fn default_features_bring_none_of_the_optional_parts() {
             lines.iter().filter(|line| OPTIONAL.iter().any(|part| line.starts_with(part))).collect();
         assert!(found.is_empty(), "{library}: {found:?}");
     }
+}
+
+#[test]
+fn the_core_of_the_sdk_names_none_of_its_optional_parts() {
+    let source = root().join("sandbox-agent-sdk/src");
+    let mut naming = Vec::new();
+    for part in CORE {
+        let mut files = BTreeSet::new();
+        rust_files(&source.join(part), true, &mut files);
+        assert!(!files.is_empty(), "{part} has no files");
+        naming.extend(files.into_iter().filter(|file| {
+            let text = fs::read_to_string(file).unwrap();
+            let has_feature = |feature: &&str| text.contains(&format!("feature = \"{feature}\""));
+            let has_module = |module: &&str| {
+                text.match_indices(&format!("crate::{module}")).any(|(at, name)| {
+                    let behind = text[at + name.len()..].chars().next();
+                    !behind.is_some_and(|c| c.is_alphanumeric() || c == '_')
+                })
+            };
+            FEATURES.iter().any(has_feature) || MODULES.iter().any(has_module)
+        }));
+    }
+    let naming: Vec<_> = naming.iter().map(|file| file.strip_prefix(&source).unwrap()).collect();
+    let expected: Vec<_> = NAMING.iter().map(|(file, _)| Path::new(file)).collect();
+    assert_eq!(naming, expected);
 }
 
 /// What a library depends on, with the features that are on.

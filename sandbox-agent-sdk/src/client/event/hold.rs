@@ -3,53 +3,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// What happens to an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Readers do not get the item yet, nor the items after it.
-    Held,
-    Released,
-    /// Its readers never get it.
-    Discarded,
-}
-
-#[derive(Debug)]
-struct State {
-    fate: Fate,
+/// A hold on an item, which the queues of all its readers share.
+#[derive(Debug, Default)]
+pub(crate) struct HoldState {
+    /// Whether readers get the item or it is discarded; `None` while it is held.
+    pub(crate) is_released: Option<bool>,
     /// The readers that wait for it.
-    wakers: Vec<Waker>,
+    pub(crate) wakers: Vec<Waker>,
 }
 
-/// Holds an item back in the queues of its readers. Dropping it discards the item, unless it was released.
-#[derive(Debug)]
-pub(crate) struct Holder(Arc<Mutex<State>>);
-
-impl Holder {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { fate: Fate::Held, wakers: Vec::new() })))
-    }
-
-    pub(crate) fn hold(&self) -> Hold {
-        Hold { state: Arc::clone(&self.0), is_discardable: true }
-    }
-
-    /// Delivers the item to its readers.
-    pub(crate) fn release(&self) {
-        settle(&self.0, Fate::Released);
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        settle(&self.0, Fate::Discarded);
-    }
-}
-
-/// The hold on an item in one queue.
+/// The hold on an item in one queue. Readers get neither the item nor those after it until the hold ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
-    state: Arc<Mutex<State>>,
-    is_discardable: bool,
+    /// Guards the state of the hold; held for a look-up or a change.
+    pub(crate) state: Arc<Mutex<HoldState>>,
+    pub(crate) is_discardable: bool,
 }
 
 impl Hold {
@@ -58,17 +26,15 @@ impl Hold {
         Self { is_discardable: false, ..self.clone() }
     }
 
-    pub(crate) fn fate(&self) -> Fate {
-        match lock(&self.state).fate {
-            Fate::Discarded if !self.is_discardable => Fate::Released,
-            fate => fate,
-        }
+    /// Whether readers get the item or it is discarded; `None` while it is held.
+    pub(crate) fn is_released(&self) -> Option<bool> {
+        self.lock().is_released.map(|is_released| is_released || !self.is_discardable)
     }
 
     /// Wakes a reader when the hold ends. Returns `false` if it has ended.
     pub(crate) fn wake(&self, waker: &Waker) -> bool {
-        let mut state = lock(&self.state);
-        if state.fate != Fate::Held {
+        let mut state = self.lock();
+        if state.is_released.is_some() {
             return false;
         }
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
@@ -76,18 +42,8 @@ impl Hold {
         }
         true
     }
-}
 
-fn settle(state: &Mutex<State>, fate: Fate) {
-    let mut state = lock(state);
-    if state.fate == Fate::Held {
-        state.fate = fate;
-        let wakers = std::mem::take(&mut state.wakers);
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HoldState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
-use super::hold::{Fate, Hold};
+use super::hold::Hold;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
 use super::{Class, Weight};
 
@@ -191,17 +191,17 @@ impl<T: Weight> State<T> {
     fn pop(&mut self) -> (Option<T>, Vec<T>) {
         let (mut lagged, mut discarded) = (0, Vec::new());
         loop {
-            let fate = self.hold().map_or(Fate::Released, Hold::fate);
-            if lagged > 0 && fate != Fate::Discarded {
+            let is_released = self.hold().map_or(Some(true), Hold::is_released);
+            if lagged > 0 && is_released != Some(false) {
                 return (Some(T::lagged(lagged)), discarded);
             }
-            if fate == Fate::Held {
+            if is_released.is_none() {
                 return (None, discarded);
             }
             match self.items.pop_front() {
                 Some(Item::Given { item, class, weight, .. }) => {
                     self.bytes[class as usize] -= weight;
-                    if fate == Fate::Released {
+                    if is_released == Some(true) {
                         return (Some(item), discarded);
                     }
                     discarded.push(item);

@@ -45,11 +45,8 @@ impl Event {
             Self::ServerRestarted => ("serverRestarted", json!({})),
             Self::Gap(gap) => ("gap", serde_json::to_value(gap)?),
             Self::Lagged(count) => ("lagged", json!({ "count": count })),
-            #[cfg(feature = "sessions")]
             Self::EventsLost(lost) => ("eventsLost", serde_json::to_value(lost)?),
-            #[cfg(feature = "sessions")]
             Self::OwnershipLost { session_id } => ("ownershipLost", json!({ "sessionId": session_id })),
-            #[cfg(feature = "sessions")]
             Self::Restored { session_id, restored } => {
                 ("restored", json!({"sessionId": session_id, "restored": restored}))
             }

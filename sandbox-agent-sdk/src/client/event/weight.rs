@@ -60,9 +60,7 @@ impl Weight for Event {
                 session_id.as_ref().map_or(0, String::len) + method.len() + reason.len()
             }
             Self::Connection(ConnectionState::AgentEnded(info)) => end_size(info),
-            #[cfg(feature = "sessions")]
             Self::EventsLost(lost) => lost.session_id.len(),
-            #[cfg(feature = "sessions")]
             Self::OwnershipLost { session_id } | Self::Restored { session_id, .. } => session_id.len(),
             Self::Budget(budget) => budget.session_id.as_ref().map_or(0, String::len),
             Self::Malformed { reason, start, .. } => reason.len() + start.len(),
@@ -81,9 +79,13 @@ impl Weight for Event {
         match self {
             Self::Permission(_) | Self::Question(_) => Class::Request,
             Self::UnclaimedRequest(_) => Class::Unclaimed,
-            Self::Connection(_) | Self::SessionEnded(_) | Self::TurnEnded(_) | Self::Budget(_) => Class::News,
-            #[cfg(feature = "sessions")]
-            Self::EventsLost(_) | Self::OwnershipLost { .. } | Self::Restored { .. } => Class::News,
+            Self::Connection(_)
+            | Self::SessionEnded(_)
+            | Self::TurnEnded(_)
+            | Self::Budget(_)
+            | Self::EventsLost(_)
+            | Self::OwnershipLost { .. }
+            | Self::Restored { .. } => Class::News,
             _ => Class::Report,
         }
     }

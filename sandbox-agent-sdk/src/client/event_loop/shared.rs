@@ -27,8 +27,6 @@ pub(in crate::client) struct Shared {
     ended: Mutex<Option<TerminationInfo>>,
     /// Whether this client has begun to end the agent.
     pub(in crate::client) stop_requested: AtomicBool,
-    /// Whether the endpoint of the connection is left to another process.
-    pub(in crate::client) left: AtomicBool,
     /// Agent requests that probably belong to other clients.
     pub(in crate::client) unclaimed: UnclaimedTable,
     /// The sessions with agent requests that this client serves.
@@ -54,7 +52,6 @@ impl Shared {
             in_flight: AtomicUsize::new(0),
             ended: Mutex::default(),
             stop_requested: AtomicBool::new(false),
-            left: AtomicBool::new(false),
             unclaimed: UnclaimedTable::new(limits.unclaimed_requests),
             owned: Arc::default(),
             admission: Arc::new(Admission::new(limits.open_request_bytes)),

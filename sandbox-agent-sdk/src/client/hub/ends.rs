@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::resuming::Resuming;
 use super::session_state::SessionState;
+use super::state::State;
 use super::{Hub, Numbered};
 use crate::client::session::TurnState;
 use crate::event::{Origin, SessionEnded};
@@ -117,49 +118,61 @@ impl Hub {
         report: TerminationReport,
         at: Option<Numbered<'_>>,
     ) -> TerminationInfo {
-        let (info, over) = {
-            let mut state = self.lock();
-            if !state.sessions.contains_key(id) {
-                if id.len() > self.longest_id {
-                    return report.into_info();
-                }
-                if !state.remembers_unknown() {
-                    drop(state);
-                    let info = report.into_info();
-                    self.publish_at(&ended_event(id, &info, Origin::Live), at);
-                    return info;
-                }
-            }
-            let session = state.known_or_unnamed(id);
-            if let Some(info) = &*session.ended.borrow() {
-                return info.clone();
-            }
-            let requested = session.stop_requested;
-            let report = if requested { report.merge(TerminationReport::requested()) } else { report };
-            let info = report.into_info();
-            session.ended.send_replace(Some(info.clone()));
-            session.open = false;
-            let is_over = session.is_over();
-            state.usage.end_process(id);
-            (info, is_over)
-        };
-        if over {
+        let (info, is_over) = self.end_in(&mut self.lock(), id, report, at);
+        if is_over {
             self.notify_end(id);
         }
-        self.publish_at(&ended_event(id, &info, Origin::Live), at);
         info
     }
 
     /// The call that loads or resumes a session reports its end. If it had ended before, this is another end.
     pub(in crate::client) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        {
+        let (info, is_over) = {
             let mut state = self.lock();
             let session = state.session(id);
             if std::mem::take(&mut session.past_end) {
                 session.ended.send_replace(None);
             }
+            self.end_in(&mut state, id, report, None)
+        };
+        if is_over {
+            self.notify_end(id);
         }
-        self.end_session(id, report)
+        info
+    }
+
+    /// Ends a session and publishes the end, in one step: otherwise a session that is revived in between would end
+    /// again for its subscribers. Returns how it ended, and whether listeners must be notified.
+    fn end_in(
+        &self,
+        state: &mut State,
+        id: &str,
+        report: TerminationReport,
+        at: Option<Numbered<'_>>,
+    ) -> (TerminationInfo, bool) {
+        if !state.sessions.contains_key(id) {
+            if id.len() > self.longest_id {
+                return (report.into_info(), false);
+            }
+            if !state.remembers_unknown() {
+                let info = report.into_info();
+                self.publish_in(state, &ended_event(id, &info, Origin::Live), at);
+                return (info, false);
+            }
+        }
+        let session = state.known_or_unnamed(id);
+        if let Some(info) = &*session.ended.borrow() {
+            return (info.clone(), false);
+        }
+        let requested = session.stop_requested;
+        let report = if requested { report.merge(TerminationReport::requested()) } else { report };
+        let info = report.into_info();
+        session.ended.send_replace(Some(info.clone()));
+        session.open = false;
+        let is_over = session.is_over();
+        state.usage.end_process(id);
+        self.publish_in(state, &ended_event(id, &info, Origin::Live), at);
+        (info, is_over)
     }
 
     /// Ends every session of this client that exists or that a call waits for, because the agent is gone. Returns them.
@@ -184,25 +197,18 @@ impl Hub {
     /// Publishes further details about the end of these sessions.
     pub(in crate::client) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
         for id in ids {
-            let completed = {
-                let mut state = self.lock();
-                let session = state.session(id);
-                let report = match session.stop_requested {
-                    true => report.clone().merge(TerminationReport::requested()),
-                    false => report.clone(),
-                };
-                let info = report.into_info();
-                let says_more =
-                    |known: &Option<TerminationInfo>| known.as_ref().is_some_and(|known| *known != info);
-                let completes = says_more(&session.ended.borrow());
-                completes.then(|| {
-                    session.ended.send_replace(Some(info.clone()));
-                    info
-                })
+            let mut state = self.lock();
+            let session = state.session(id);
+            let report = match session.stop_requested {
+                true => report.clone().merge(TerminationReport::requested()),
+                false => report.clone(),
             };
-            if let Some(termination) = completed {
+            let termination = report.into_info();
+            let completes = session.ended.borrow().as_ref().is_some_and(|known| *known != termination);
+            if completes {
+                session.ended.send_replace(Some(termination.clone()));
                 let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
-                self.publish(&Event::TerminationDetails(Box::new(ended)));
+                self.publish_in(&mut state, &Event::TerminationDetails(Box::new(ended)), None);
             }
         }
     }

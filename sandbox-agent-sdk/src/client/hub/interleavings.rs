@@ -284,6 +284,64 @@ fn a_session_that_ends_for_several_reasons_at_once_ends_once() {
 }
 
 #[test]
+fn an_end_before_a_revival_is_published_before_it() {
+    explore(SCHEDULES, || {
+        let hub = Arc::new(Hub::new(LARGE));
+        hub.name("s");
+        hub.confirm("s");
+        let mut events = hub.subscribe();
+        let ends = {
+            let hub = Arc::clone(&hub);
+            thread::spawn(move || drop(hub.end_session("s", TerminationReport::default())))
+        };
+        let revives = {
+            let hub = Arc::clone(&hub);
+            thread::spawn(move || {
+                hub.revive("s");
+                hub.publish(&update(0, 0));
+            })
+        };
+        join(vec![ends, revives]);
+        let last = std::iter::from_fn(|| events.try_next()).last();
+        if hub.ended("s").is_none() {
+            assert!(
+                matches!(last, Some(Event::Update(_))),
+                "the session is active, and its last event is {last:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn details_of_an_end_before_a_revival_are_published_before_it() {
+    explore(SCHEDULES, || {
+        let hub = Arc::new(Hub::new(LARGE));
+        hub.name("s");
+        hub.confirm("s");
+        hub.end_session("s", TerminationReport::default());
+        let mut events = hub.subscribe();
+        let completes = {
+            let hub = Arc::clone(&hub);
+            let report = TerminationReport::from_agent_exited(&json!({"success": false, "code": 7}));
+            thread::spawn(move || hub.complete_ends(&["s".into()], &report))
+        };
+        let revives = {
+            let hub = Arc::clone(&hub);
+            thread::spawn(move || {
+                hub.revive("s");
+                hub.publish(&update(0, 0));
+            })
+        };
+        join(vec![completes, revives]);
+        let last = std::iter::from_fn(|| events.try_next()).last();
+        assert!(
+            matches!(last, Some(Event::Update(_))),
+            "the session is active, and its last event is {last:?}"
+        );
+    });
+}
+
+#[test]
 fn the_last_published_state_of_the_connection_is_the_last_one() {
     explore(SCHEDULES, || {
         let hub = Arc::new(Hub::new(LARGE));

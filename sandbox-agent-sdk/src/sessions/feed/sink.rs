@@ -7,10 +7,11 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use super::{Command, Entry, Feed, Mailbox, Offered, Position, RunningTurn, State};
-use crate::client::LogSink;
-use crate::client::event::{Hold, Holder};
+use crate::client::event::Hold;
+use crate::client::hub::LogSink;
 use crate::error::RpcError;
 use crate::event::Origin;
+use crate::sessions::holder::Holder;
 use crate::sessions::tracker::EndedTurn;
 use crate::stream::{LogEntry, LogRecord};
 use crate::{ConnectionState, Error, Event, TurnOutcome};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Mailbox, Offered};
-use crate::client::event::{Fate, Hold};
+use crate::client::event::Hold;
 use crate::client::maps::HashMap;
 use crate::session::Timestamp;
 use crate::sessions::early::Early;
@@ -87,7 +87,7 @@ impl State {
     pub(super) fn latest_hold(&self, agent_session: &str) -> Option<Hold> {
         let of_route = self.routes.get(agent_session).and_then(|route| route.latest.as_ref());
         let latest = of_route.or_else(|| self.early.latest(agent_session));
-        latest.filter(|hold| hold.fate() == Fate::Held).cloned()
+        latest.filter(|hold| hold.is_released().is_none()).cloned()
     }
 
     /// Whether what was bound then is gone.

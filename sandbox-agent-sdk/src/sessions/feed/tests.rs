@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Feed, Mailbox};
-use crate::client::{Hub, LogSink as _};
+use crate::client::hub::{Hub, LogSink as _};
 use crate::convert::termination::TerminationReport;
 use crate::event::Origin;
 use crate::sessions::Durability;

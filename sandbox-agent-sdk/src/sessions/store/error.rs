@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::Error;
 use crate::client::network::check_runtime;
 use crate::convert::text::printable;
 use crate::sessions::status::{SessionStatus, TransitionError, UserAction};
@@ -125,6 +126,17 @@ impl StoreError {
 
     pub(super) fn not_found(id: &str) -> Self {
         Self::NotFound { id: id.to_owned() }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Status(error) => Self::Status(error),
+            StoreError::NoRuntime => Self::config(error.to_string()),
+            StoreError::NotAllowed { action, status, .. } => Self::NotAllowed { action, status },
+            error => Self::Store(error),
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use super::reopen::Restoring;
 use super::{Owned, Tracker};
-use crate::client::random::random_below;
 use crate::connection::Capabilities;
-use crate::sessions::restored::Restored;
+use crate::event::Restored;
 use crate::sessions::shared::UsedBy;
 use crate::sessions::store::{Acquire, SessionRecord, StoreError};
+use crate::sessions::unique::unique_bytes;
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
 use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind};
 
@@ -71,7 +71,8 @@ impl Tracker {
             match acquired {
                 // Another process wants it at the same moment; one of the two is last, and has it.
                 Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
-                    tokio::time::sleep(wait * (1 + random_below(8))).await;
+                    let [random] = unique_bytes();
+                    tokio::time::sleep(wait * (1 + u32::from(random % 8))).await;
                     wait = (wait * 2).min(RIVAL_WAIT * 16);
                 }
                 acquired => return acquired,

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::acquire::{Ways, Wish};
 use super::catch_up::CaughtUp;
 use super::{ForeignLink, ForeignTurn, Replay, Tracker};
-use crate::client::Others;
+use crate::client::opening::Others;
+use crate::event::{Restored, RestoredBy};
 use crate::sessions::compare::Unknown;
 use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::feed::Moment;
 use crate::sessions::remote::{Followed, RemoteTurn};
-use crate::sessions::restored::{Restored, RestoredBy};
 use crate::sessions::store::{
     AgentSession, Append, Change, RecordPatch, SessionRecord, StoreError, StoredEvent, StoredEventKind,
     StreamPosition,

@@ -1,5 +1,6 @@
 //! Prompts, and turns of other programs.
 
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -11,7 +12,6 @@ use tokio::time::Instant;
 
 use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted};
 use crate::client::WeakClient;
-use crate::client::random::unique_id;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
 use crate::sessions::failures::is_lost_unsent;
@@ -19,6 +19,7 @@ use crate::sessions::options::Durability;
 use crate::sessions::scan::Response;
 use crate::sessions::shared::Shared;
 use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
+use crate::sessions::unique::unique_id;
 use crate::stream::{PromptLayer, Resend, StreamPosition as Position};
 use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
@@ -99,11 +100,11 @@ impl Tracker {
             written = written => match written {
                 Ok(result) => result.err(),
                 // It failed before anything was stored.
-                Err(_) => failure(turn.watch()).await,
+                Err(_) => failure(turn.outcome.clone()).await,
             },
             // It could not be sent, and the turn asks this tracker to restore the session.
             Ok(()) = restoring => None,
-            failed = failure(turn.watch()) => failed,
+            failed = failure(turn.outcome.clone()) => failed,
         };
         match failed {
             None => {
@@ -121,7 +122,7 @@ impl Tracker {
                     self.unstored_ends.push(unconfirmed);
                 }
                 // Its end waits in the mailbox then.
-                drop(failure(turn.watch()).await);
+                drop(failure(turn.outcome.clone()).await);
                 self.catch_up().await;
                 Err(error.into())
             }
@@ -140,7 +141,9 @@ impl Tracker {
         self.catch_up().await;
         let history = self.shared.history(&self.id, resent).await?;
         Ok(match history {
-            Some(history) => prompt.clone().after(Content::text_of(history)),
+            Some(history) => {
+                Prompt::new(iter::once(Content::text_of(history)).chain(prompt.content.iter().cloned()))
+            }
             None => prompt.clone(),
         })
     }

@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use super::{Described, EndedTurn, Replay, Tracker, Trailing};
 use crate::Error;
 use crate::client::deadline::deadline_after;
-use crate::client::event::Holder;
+use crate::event::EventsLost;
 use crate::sessions::entry::{Entry, rpc_id_of};
-use crate::sessions::events_lost::EventsLost;
 use crate::sessions::failures::is_unknown_session;
+use crate::sessions::holder::Holder;
 use crate::sessions::store::{
     Append, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
 };
@@ -228,7 +228,7 @@ impl Tracker {
         if count > 0 {
             // The next event that is stored counts them.
             self.lost += if matches!(error, StoreError::NotFound { .. }) { 0 } else { count };
-            self.shared.lost(EventsLost { session_id: self.id.clone(), count, error: Some(error) });
+            self.shared.lost(EventsLost { session_id: self.id.clone(), count, error: Some(Arc::new(error)) });
         } else {
             self.shared.failed(error);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cap_std::fs::{Dir, File, OpenOptions};
 
-use crate::client::random::random_number;
+use crate::client::random::{hex, random_bytes};
 
 /// How many names are tried if a name already exists.
 const TRIES: usize = 16;
@@ -102,7 +102,7 @@ fn unnamed(parent: &Dir, private: bool) -> Option<File> {
 fn with_new_name<T>(mut work: impl FnMut(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut tries = 0;
     loop {
-        let name = format!(".{:016x}.tmp", random_number()?);
+        let name = format!(".{}.tmp", hex(&random_bytes::<8>()?));
         match work(&name) {
             Ok(done) => return Ok((name, done)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,

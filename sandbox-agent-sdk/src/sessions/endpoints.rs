@@ -5,18 +5,24 @@ use std::sync::Arc;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::ENDPOINTS;
-use super::handle::SandboxAgentClient;
-use super::reading::StreamReader;
-use super::stream::StreamPosition;
-use super::wiring::RELEASED_CLOSE;
-use crate::Error;
+use crate::client::ENDPOINTS;
+use crate::client::connection::Connection;
+use crate::client::wiring::RELEASED_CLOSE;
 use crate::control::{Call, Route};
 use crate::convert::text::OneLine;
+use crate::stream::{StreamPosition, StreamReader};
+use crate::{Error, SandboxAgentClient, ServerKind};
+
+impl Connection {
+    /// The path of the endpoint if no other process uses it; `None` for a shared endpoint.
+    pub(super) fn own_path(&self) -> Option<&str> {
+        (self.kind() == ServerKind::PerAgent).then_some(&self.wiring.path)
+    }
+}
 
 impl SandboxAgentClient {
     /// Whether a released server still has this endpoint, even if its agent has ended.
-    pub(crate) async fn has_endpoint(&self, path: &str) -> Result<bool, Error> {
+    pub(super) async fn has_endpoint(&self, path: &str) -> Result<bool, Error> {
         let call = Call::new("list endpoints", Method::GET, Route::new(ENDPOINTS));
         let list: Value = self.control().http().value(Ok(call)).await?;
         let servers = list.get("servers").and_then(Value::as_array);
@@ -25,7 +31,7 @@ impl SandboxAgentClient {
     }
 
     /// Ends an endpoint with its agent. A released server responds when the agent has ended, or the request is dropped.
-    pub(crate) async fn end_endpoint(&self, path: &str) {
+    pub(super) async fn end_endpoint(&self, path: &str) {
         let route = Route::new(ENDPOINTS).segment(name_of(path));
         let call = route.map(|route| Call::new("end endpoint", Method::DELETE, route));
         if let Ok(Err(error)) = tokio::time::timeout(RELEASED_CLOSE, self.control().http().done(call)).await {
@@ -34,8 +40,8 @@ impl SandboxAgentClient {
     }
 
     /// Reads the stream of another endpoint of the same server.
-    pub(crate) fn read_endpoint(&self, path: &str, from: StreamPosition) -> StreamReader {
-        StreamReader::at(Arc::clone(self.inner()), path.to_owned(), from)
+    pub(super) fn read_endpoint(&self, path: &str, from: StreamPosition) -> StreamReader {
+        StreamReader::new(Arc::clone(self.inner()), Some(path.to_owned()), from, None)
     }
 }
 
