@@ -89,7 +89,10 @@ impl Tracker {
             if owned.replay == Replay::Pending {
                 owned.replay = Replay::Sent { is_heard: false };
             }
+            owned.turn = Some(turn_id.clone());
         }
+        // Before the prompt is sent: agent requests that arrive at once are stored under this turn.
+        self.show();
         let turn = client.session(&agent_session).prompt_with(sent, ahead);
         let failure = |mut outcome: watch::Receiver<Option<Result<TurnOutcome, Error>>>| async move {
             outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err())
@@ -106,19 +109,23 @@ impl Tracker {
             Ok(()) = restoring => None,
             failed = failure(turn.outcome.clone()) => failed,
         };
+        let is_stored = match &failed {
+            None => true,
+            Some(Error::Store(error)) => error.may_be_done(),
+            Some(_) => false,
+        };
+        if let Some(owned) = &mut self.owned {
+            owned.turn.take_if(|_| !is_stored);
+        }
         match failed {
             None => {
-                if let Some(owned) = &mut self.owned {
-                    owned.turn = Some(turn_id);
-                }
                 self.is_active_now();
                 Ok(Begun::Turn(Box::new(turn)))
             }
             Some(Error::TurnInProgress { .. }) => Err(in_progress()),
             Some(Error::Store(error)) if error.may_be_done() => {
                 // The prompt may be stored. It is stored with the end of its turn, so that no turn is open.
-                if let Some(owned) = &mut self.owned {
-                    owned.turn = Some(turn_id);
+                if self.owned.is_some() {
                     self.unstored_ends.push(unconfirmed);
                 }
                 // Its end waits in the mailbox then.
