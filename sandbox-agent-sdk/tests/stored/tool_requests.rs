@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mock_server::{Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{AgentRequest, PermissionRequest, Registration};
@@ -145,6 +146,50 @@ async fn a_write_of_a_turn_that_ends_while_its_session_is_acquired_does_not_run_
     second.flush().await.unwrap();
     let open = second.store().open("mine").await.unwrap();
     assert!(open.is_empty(), "{open:#?}");
+}
+
+#[tokio::test]
+async fn a_write_of_an_earlier_turn_does_not_run_again_in_the_turn_of_a_killed_program() {
+    let script = Script::new(|turn| {
+        let path = turn.params["prompt"][0]["text"].as_str().unwrap().to_owned();
+        let last = if path == "/two" { Step::WaitForCancel } else { Step::Say("done".into()) };
+        vec![write(&path), last]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let writes = Arc::new(AtomicUsize::new(0));
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let counted = Arc::clone(&writes);
+    // It does not respond to the second write, like a program that is killed.
+    let _writing = first.client().requests().register(
+        |request: &AgentRequest| request.method() == "fs/write_text_file",
+        move |request: AgentRequest| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let responds = request.params()["path"] != "/two";
+            async move { if responds { Ok(json!({})) } else { std::future::pending().await } }
+        },
+    );
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(within(session.prompt("/one")).await.unwrap().outcome()).await.unwrap();
+    first.flush().await.unwrap();
+    // What a session reports that is not stored lies between the two turns.
+    let other = within(first.client().new_session(NewSession::in_dir("/"))).await.unwrap();
+    within(other.prompt("/other").outcome()).await.unwrap();
+    let _turn = within(session.prompt("/two")).await.unwrap();
+    within(async {
+        while writes.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+
+    let (_, second) = world.program().await;
+    let _counting = count_writes(&second, &writes);
+    let session = second.session("mine");
+    within(session.resume()).await.unwrap();
+    assert!(session.open_turn().is_some());
+    within(session.cancel()).await.unwrap();
+    within(session.open_turn_ended()).await;
+    assert_eq!(writes.load(Ordering::SeqCst), 3, "each write ran once");
 }
 
 fn permission(event: Event) -> Option<PermissionRequest> {

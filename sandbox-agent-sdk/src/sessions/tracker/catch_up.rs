@@ -288,11 +288,13 @@ impl Tracker {
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
         // Open agent requests are received again from the beginning of their turn.
-        let begun = open
+        let begun: Vec<Option<Position>> = open
             .turns
             .iter()
-            .map(|turn| serde_json::from_value::<Position>(turn.prompt.payload.get("at")?.clone()).ok());
-        let from = if open.requests.is_empty() { behind } else { beginning_of(begun, position) };
+            .map(|turn| serde_json::from_value(turn.prompt.payload.get("at")?.clone()).ok())
+            .collect();
+        let from = if open.requests.is_empty() { behind } else { beginning_of(&begun, position) };
+        let latest = beginning_of(&begun[begun.len().saturating_sub(1)..], position);
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let agent_session = agent_session.to_owned();
@@ -311,7 +313,11 @@ impl Tracker {
                     tokio::time::sleep(wait).await;
                     wait *= 2;
                 }
-                scan => return scan,
+                scan => {
+                    let mut scan = scan?;
+                    scan.requests.retain(|(id, at)| may_be_open(id, *at, (latest, behind), open));
+                    return Ok(scan);
+                }
             }
         }
     }
@@ -394,32 +400,58 @@ impl Tracker {
     }
 }
 
-/// The position from which the stream has all of these turns, which began at these positions. A turn that was sent again
-/// after a restart began on another incarnation.
-fn beginning_of(begun: impl Iterator<Item = Option<Position>>, stored: StreamPosition) -> Position {
-    let is_before =
-        |begun: &Position| begun.incarnation == stored.incarnation && begun.offset <= stored.offset;
-    let begun: Option<Vec<_>> = begun.map(|begun| begun.filter(is_before)).collect();
-    let first = begun.into_iter().flatten().min_by_key(|begun| begun.offset);
-    first.map_or_else(Position::beginning, |first| Position::new(0, first.offset, first.fingerprint))
+/// The position from which the stream has all of these turns, which began at these positions, and what is not stored. A
+/// turn that was sent again after a restart began on another incarnation.
+fn beginning_of(begun: &[Option<Position>], stored: StreamPosition) -> Position {
+    let is_same = |begun: &Position| begun.incarnation == stored.incarnation;
+    let begun: Option<Vec<_>> = begun.iter().map(|begun| begun.filter(is_same)).collect();
+    let Some(first) = begun.into_iter().flatten().min_by_key(|begun| begun.offset) else {
+        return Position::beginning();
+    };
+    match first.offset < stored.offset {
+        true => Position::new(0, first.offset, first.fingerprint),
+        false => Position::new(0, stored.offset, stored.fingerprint.0),
+    }
+}
+
+/// Whether the agent may wait for an agent request at this offset. What lies before the latest turn, which began at `begun`
+/// if that is known, and before the position of the session, is of an earlier turn unless it is stored as open.
+fn may_be_open(id: &str, at: Option<u64>, (begun, behind): (Position, Position), open: &OpenEvents) -> bool {
+    let is_new = |at: u64| at > behind.offset || begun.offset > 0 && at > begun.offset;
+    let rpc_id = Some(rpc_id_of(id));
+    at.is_none_or(is_new) || open.requests.iter().any(|stored| stored.request.rpc_id == rpc_id)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Position, StreamPosition, beginning_of};
-    use crate::sessions::store::Fingerprint;
+    use super::{Position, StreamPosition, beginning_of, may_be_open};
+    use crate::sessions::store::{Fingerprint, NewEvent, OpenEvents, StoredEventKind};
 
     #[test]
     fn turns_are_read_from_their_beginning_or_from_that_of_the_stream() {
         let stored = StreamPosition { incarnation: 5, offset: 113, fingerprint: Fingerprint(0) };
         let at = |incarnation, offset| Some(Position::new(incarnation, offset, 7));
-        let from = |begun: &[Option<Position>]| beginning_of(begun.iter().copied(), stored).offset;
+        let from = |begun: &[Option<Position>]| beginning_of(begun, stored).offset;
         assert_eq!(from(&[at(5, 90), at(5, 100)]), 90);
         assert_eq!(from(&[at(5, 113)]), 113);
         assert_eq!(from(&[at(4, 50)]), 0, "the prompt was sent again after a restart");
         assert_eq!(from(&[at(5, 90), at(4, 100)]), 0);
-        assert_eq!(from(&[at(5, 114)]), 0);
+        assert_eq!(from(&[at(5, 90), at(5, 200)]), 90);
+        assert_eq!(from(&[at(5, 200)]), 113, "nothing of the turn is stored yet");
         assert_eq!(from(&[None]), 0);
         assert_eq!(from(&[]), 0);
+    }
+    #[test]
+    fn a_request_of_an_earlier_turn_is_open_only_if_it_is_stored_as_open() {
+        let now = std::time::SystemTime::UNIX_EPOCH.into();
+        let request = NewEvent::new("one", now, StoredEventKind::Permission, ()).rpc_id("\"one\"");
+        let open = OpenEvents::of([request.stored("mine", 1, 1)]);
+        let behind = Position::new(0, 100, 0);
+        let begins = |offset| (Position::new(0, offset, 0), behind);
+        let is_open = |id, at, begun| may_be_open(id, Some(at), begins(begun), &open);
+        assert!(is_open("two", 101, 0) && is_open("two", 101, 90), "it is not stored yet");
+        assert!(is_open("two", 95, 90), "it is of the latest turn");
+        assert!(!is_open("two", 80, 90) && !is_open("two", 95, 0), "it is of an earlier turn");
+        assert!(is_open("one", 80, 90) && is_open("one", 80, 0), "it is stored as open");
     }
 }
