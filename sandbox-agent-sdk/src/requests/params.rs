@@ -34,7 +34,6 @@ pub(crate) struct Admitted {
     bytes: usize,
 }
 
-#[cfg(all(feature = "terminals", unix))]
 impl Admitted {
     /// Releases what exceeds this size.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
@@ -46,7 +45,7 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.admission.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.shrink_to(0);
     }
 }
 
@@ -102,7 +101,6 @@ mod tests {
         assert!(admission.admit(11).is_none() && admission.admit(usize::MAX).is_none());
     }
 
-    #[cfg(all(feature = "terminals", unix))]
     #[test]
     fn a_part_that_shrinks_releases_the_rest_once() {
         let admission = Arc::new(Admission::new(10));
