@@ -192,6 +192,53 @@ async fn a_write_of_an_earlier_turn_does_not_run_again_in_the_turn_of_a_killed_p
     assert_eq!(writes.load(Ordering::SeqCst), 3, "each write ran once");
 }
 
+#[tokio::test]
+async fn a_write_that_nobody_has_begun_is_offered_to_the_owner_after_the_one_that_read_past_it() {
+    let script = Script::new(|_| vec![Step::Say("first".into()), write("/one"), Step::Say("done".into())]);
+    let world = World::new(ServerKind::Shared, script).await;
+    let observer = world.options().await.build().unwrap();
+    let mut observed = observer.events();
+    let writes = Arc::new(AtomicUsize::new(0));
+    // The first program cannot store that it begins with the write.
+    let store = Gated::new(world.store().await);
+    let first = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let _counting = count_writes(&first, &writes);
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    within(observer.client().list_sessions(ListSessions::all()).all()).await.unwrap();
+    let _gate = store.appending.lock().await;
+    let _turn = within(session.prompt("go")).await.unwrap();
+    event(&mut observed, |event| matches!(event, Event::UnclaimedRequest(_)).then_some(())).await;
+
+    // The second one stores what the agent said, and is gone before it offers the write.
+    let store = Gated::new(world.store().await);
+    let second = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let _counting_too = count_writes(&second, &writes);
+    let (gone, mut is_gone) = tokio::sync::mpsc::channel(1);
+    let (hooks, end) = (store.clone(), gone);
+    *store.before_binding.lock().unwrap() = Some(Box::new(move || {
+        *hooks.before_binding.lock().unwrap() = Some(Box::new(move || {
+            Box::pin(async move {
+                let _ = end.send(()).await;
+                std::future::pending().await
+            })
+        }));
+        Box::pin(async {})
+    }));
+    let session = second.session("mine");
+    tokio::spawn(async move { session.resume().await });
+    within(is_gone.recv()).await.unwrap();
+    assert_eq!(said(&stored(&*store, "mine").await), ["first"]);
+
+    let (_, third) = world.program().await;
+    let _counting_last = count_writes(&third, &writes);
+    let session = third.session("mine");
+    within(session.resume()).await.unwrap();
+    within(session.open_turn_ended()).await;
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
+    third.flush().await.unwrap();
+    assert_eq!(said(&stored(&**third.store(), "mine").await), ["first", "done"]);
+}
+
 fn permission(event: Event) -> Option<PermissionRequest> {
     match event {
         Event::Permission(request) => Some(request),

@@ -21,6 +21,8 @@ pub struct OpenTurn {
     pub prompt: StoredEvent,
     /// The JSON-RPC ids with which the prompt was sent or was about to be sent, oldest first.
     pub rpc_ids: Vec<String>,
+    /// The last event of the kind `prompt_resent`, if the prompt was sent again.
+    pub resent: Option<StoredEvent>,
 }
 
 /// An agent request that is not closed.
@@ -42,12 +44,13 @@ impl OpenEvents {
             match event.kind {
                 StoredEventKind::Prompt => {
                     let rpc_ids = event.rpc_id.iter().cloned().collect();
-                    open.turns.push(OpenTurn { prompt: event, rpc_ids });
+                    open.turns.push(OpenTurn { prompt: event, rpc_ids, resent: None });
                 }
                 StoredEventKind::PromptResent => {
                     let turn = open.turns.iter_mut().find(|turn| turn.prompt.turn_id == event.turn_id);
-                    if let (Some(turn), Some(rpc_id)) = (turn, event.rpc_id) {
-                        turn.rpc_ids.push(rpc_id);
+                    if let Some(turn) = turn {
+                        turn.rpc_ids.extend(event.rpc_id.clone());
+                        turn.resent = Some(event);
                     }
                 }
                 StoredEventKind::Answered => {

@@ -1,5 +1,6 @@
 //! Catching up with what the server's stream has behind a session's position.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -287,13 +288,14 @@ impl Tracker {
         open: &OpenEvents,
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
-        // Open agent requests are received again from the beginning of their turn.
+        // Agent requests that nobody has answered are received again from the beginning of their turn.
         let begun: Vec<Option<Position>> = open
             .turns
             .iter()
-            .map(|turn| serde_json::from_value(turn.prompt.payload.get("at")?.clone()).ok())
+            .map(|turn| turn.resent.as_ref().unwrap_or(&turn.prompt).payload.get("at").cloned())
+            .map(|at| serde_json::from_value(at?).ok())
             .collect();
-        let from = if open.requests.is_empty() { behind } else { beginning_of(&begun, position) };
+        let from = if open.is_empty() { behind } else { beginning_of(&begun, position) };
         let latest = beginning_of(&begun[begun.len().saturating_sub(1)..], position);
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
@@ -315,11 +317,51 @@ impl Tracker {
                 }
                 scan => {
                     let mut scan = scan?;
-                    scan.requests.retain(|(id, at)| may_be_open(id, *at, (latest, behind), open));
+                    self.leave_open(&mut scan, (latest, behind), open).await?;
                     return Ok(scan);
                 }
             }
         }
+    }
+
+    /// Leaves the agent requests that the agent may wait for. What lies before the position of the session is stored, or
+    /// nobody has begun with it: then it is of the latest turn if it lies behind `begun`, where that turn began.
+    async fn leave_open(
+        &self,
+        scan: &mut Scan,
+        (begun, behind): (Position, Position),
+        open: &OpenEvents,
+    ) -> Result<(), Error> {
+        let is_new = |at: &Option<u64>| at.is_none_or(|at| at > behind.offset);
+        let is_open = |id: &str| {
+            let rpc_id = Some(rpc_id_of(id));
+            open.requests.iter().any(|stored| stored.request.rpc_id == rpc_id)
+        };
+        let mut stored = None;
+        if scan.requests.iter().any(|(id, at)| !is_new(at) && !is_open(id)) && begun.offset > 0 {
+            stored = Some(self.stored_requests(open).await?);
+        }
+        scan.requests.retain(|(id, at)| {
+            let is_of_latest = at.is_some_and(|at| at > begun.offset);
+            let is_unstored = || stored.as_ref().is_some_and(|stored| !stored.contains(&rpc_id_of(id)));
+            is_new(at) || is_open(id) || is_of_latest && is_unstored()
+        });
+        Ok(())
+    }
+
+    /// The JSON-RPC ids of the agent requests that are stored of the latest turn.
+    async fn stored_requests(&self, open: &OpenEvents) -> Result<HashSet<String>, Error> {
+        let Some(turn) = open.turns.last().map(|turn| &turn.prompt) else { return Ok(HashSet::new()) };
+        let kinds = [StoredEventKind::AgentRequest, StoredEventKind::Permission, StoredEventKind::Question];
+        let query = EventQuery::of(&self.id).newest_first().kinds(kinds);
+        let mut ids = HashSet::new();
+        let visited = self.shared.find_event(query, |event| {
+            let is_over = event.index < turn.index;
+            ids.extend(event.rpc_id);
+            is_over.then_some(())
+        });
+        visited.await?;
+        Ok(ids)
     }
 
     /// Sends stored answers again, and closes requests that the agent does not wait for any more, whether they were
@@ -414,18 +456,10 @@ fn beginning_of(begun: &[Option<Position>], stored: StreamPosition) -> Position 
     }
 }
 
-/// Whether the agent may wait for an agent request at this offset. What lies before the latest turn, which began at `begun`
-/// if that is known, and before the position of the session, is of an earlier turn unless it is stored as open.
-fn may_be_open(id: &str, at: Option<u64>, (begun, behind): (Position, Position), open: &OpenEvents) -> bool {
-    let is_new = |at: u64| at > behind.offset || begun.offset > 0 && at > begun.offset;
-    let rpc_id = Some(rpc_id_of(id));
-    at.is_none_or(is_new) || open.requests.iter().any(|stored| stored.request.rpc_id == rpc_id)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Position, StreamPosition, beginning_of, may_be_open};
-    use crate::sessions::store::{Fingerprint, NewEvent, OpenEvents, StoredEventKind};
+    use super::{Position, StreamPosition, beginning_of};
+    use crate::sessions::store::Fingerprint;
 
     #[test]
     fn turns_are_read_from_their_beginning_or_from_that_of_the_stream() {
@@ -440,18 +474,5 @@ mod tests {
         assert_eq!(from(&[at(5, 200)]), 113, "nothing of the turn is stored yet");
         assert_eq!(from(&[None]), 0);
         assert_eq!(from(&[]), 0);
-    }
-    #[test]
-    fn a_request_of_an_earlier_turn_is_open_only_if_it_is_stored_as_open() {
-        let now = std::time::SystemTime::UNIX_EPOCH.into();
-        let request = NewEvent::new("one", now, StoredEventKind::Permission, ()).rpc_id("\"one\"");
-        let open = OpenEvents::of([request.stored("mine", 1, 1)]);
-        let behind = Position::new(0, 100, 0);
-        let begins = |offset| (Position::new(0, offset, 0), behind);
-        let is_open = |id, at, begun| may_be_open(id, Some(at), begins(begun), &open);
-        assert!(is_open("two", 101, 0) && is_open("two", 101, 90), "it is not stored yet");
-        assert!(is_open("two", 95, 90), "it is of the latest turn");
-        assert!(!is_open("two", 80, 90) && !is_open("two", 95, 0), "it is of an earlier turn");
-        assert!(is_open("one", 80, 90) && is_open("one", 80, 0), "it is stored as open");
     }
 }

@@ -60,12 +60,10 @@ impl Tracker {
         let in_progress = || Error::TurnInProgress { session_id: session_id.clone() };
         let agent_session = owned.agent_session.clone().filter(|_| owned.turn.is_none());
         let agent_session = agent_session.ok_or_else(in_progress)?;
-        let (fence, incarnation) = (Arc::new(Mutex::new(owned.fence)), owned.incarnation);
         let sent = self.with_history(prompt, None).await?;
-        // Counted as in the store: the next owner reads the turn from here if the server is the same one.
-        let at = self.shared.feed.position().map(|at| Position { incarnation, ..at });
+        let attempt = self.attempt()?;
         let turn_id = unique_id();
-        let payload = json!({"prompt": prompt.to_value(), "at": at});
+        let payload = json!({"prompt": prompt.to_value(), "at": attempt.at});
         let unconfirmed = prompt_event(&turn_id, payload.clone());
         let (stored, written) = oneshot::channel();
         let (entered, restoring) = oneshot::channel();
@@ -77,7 +75,7 @@ impl Tracker {
             payload,
             prompt: prompt.clone(),
             wish: wish.clone(),
-            fence,
+            attempt: Arc::new(Mutex::new(attempt)),
             stored: Some(stored),
             entered: Some(entered),
             is_stored: Arc::default(),
@@ -156,7 +154,7 @@ impl Tracker {
     }
 
     /// Restores the session for a prompt that did not run.
-    async fn resend(&mut self, turn: &str, prompt: Prompt, wish: &Wish) -> Result<(Resend, Fence), Error> {
+    async fn resend(&mut self, turn: &str, prompt: Prompt, wish: &Wish) -> Result<(Resend, Attempt), Error> {
         if let Some(owned) = &mut self.owned {
             owned.is_live = false;
             if owned.replay != Replay::Done {
@@ -172,7 +170,14 @@ impl Tracker {
             owned.replay = Replay::Sent { is_heard: false };
         }
         self.shared.feed.begin_turn(&session, turn, &self.inbox);
-        Ok((Resend { session_id: session, prompt }, owned.fence))
+        Ok((Resend { session_id: session, prompt }, self.attempt()?))
+    }
+
+    /// What is stored with a prompt that is sent now.
+    fn attempt(&self) -> Result<Attempt, Error> {
+        let owned = self.owned.as_ref().ok_or(Error::NotConnected)?;
+        let at = self.shared.feed.position().map(|at| Position { incarnation: owned.incarnation, ..at });
+        Ok(Attempt { fence: owned.fence, at })
     }
 
     /// The response to a prompt arrived on the stream.
@@ -213,6 +218,14 @@ impl Tracker {
     }
 }
 
+/// One of the times that a prompt is sent.
+#[derive(Clone, Copy)]
+struct Attempt {
+    fence: Fence,
+    /// Counted as in the store: the next owner reads the turn from here if the server is the same one.
+    at: Option<Position>,
+}
+
 /// Stores a prompt before it is sent.
 struct WriteAhead {
     shared: Arc<Shared>,
@@ -222,8 +235,8 @@ struct WriteAhead {
     payload: Value,
     prompt: Prompt,
     wish: Wish,
-    /// Guards the epoch, which is another one after the session was restored; held for a copy.
-    fence: Arc<Mutex<Fence>>,
+    /// Guards what is another one after the session was restored; held for a copy.
+    attempt: Arc<Mutex<Attempt>>,
     /// Gets the outcome of the first attempt.
     stored: Option<oneshot::Sender<Result<(), Error>>>,
     /// Is notified that the session is being restored.
@@ -274,7 +287,7 @@ impl PromptLayer for WriteAhead {
         let _ = self.entered.take().map(|entered| entered.send(()));
         let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
         let (turn, prompt) = (self.turn_id.clone(), self.prompt.clone());
-        let (wish, fence) = (self.wish.clone(), Arc::clone(&self.fence));
+        let (wish, attempt) = (self.wish.clone(), Arc::clone(&self.attempt));
         Box::pin(async move {
             let client = client.upgrade().ok()?;
             let asked = shared.ask(&client, &session, |tracker: &mut Tracker| {
@@ -282,7 +295,7 @@ impl PromptLayer for WriteAhead {
             });
             match asked.await {
                 Ok((resend, current)) => {
-                    *fence.lock().unwrap_or_else(PoisonError::into_inner) = current;
+                    *attempt.lock().unwrap_or_else(PoisonError::into_inner) = current;
                     Some(resend)
                 }
                 Err(error) => {
@@ -296,16 +309,16 @@ impl PromptLayer for WriteAhead {
 
 impl WriteAhead {
     fn append(&self, rpc_id: &str) -> Append {
+        let Attempt { fence, at } = *self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
         let event = match &self.stored {
             Some(_) => prompt_event(&self.turn_id, self.payload.clone()),
             None => {
                 let now = SystemTime::now().into();
-                NewEvent::new(unique_id(), now, StoredEventKind::PromptResent, json!({}))
+                NewEvent::new(unique_id(), now, StoredEventKind::PromptResent, json!({"at": at}))
                     .turn_id(&self.turn_id)
             }
         };
         let event = event.rpc_id(rpc_id_of(rpc_id));
-        let fence = *self.fence.lock().unwrap_or_else(PoisonError::into_inner);
         Append::to(&self.session).fence(fence).action(UserAction::Send).events([event])
     }
 }
