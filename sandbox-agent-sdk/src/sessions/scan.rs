@@ -92,8 +92,10 @@ impl Scan {
         let is_same = scan.reader.is_same_stream();
         scan.is_other |= is_same == Some(false);
         scan.is_proven |= is_same == Some(true) && wanted.from.is_same_event(&wanted.behind);
-        // A server that is the same has the message at the position, or says that it does not have it any more.
-        scan.is_other |= !scan.is_proven && !is_incomplete && wanted.behind.offset > 0;
+        // A server that is the same has the message at the position, or says that it does not have it any more. It counts
+        // on from there.
+        let is_short = wanted.is_echoing && scan.end.is_none_or(|end| end.offset < wanted.behind.offset);
+        scan.is_other |= !scan.is_proven && (!is_incomplete || is_short) && wanted.behind.offset > 0;
         scan.is_proven &= !scan.is_other;
         if bytes > MAX_BYTES
             && let Some(end) = scan.end

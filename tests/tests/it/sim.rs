@@ -36,8 +36,8 @@ const STORED_SEEDS: u64 = 120;
 /// Seeds beyond those that broke an invariant of stored sessions once: a turn whose session was replaced, an end that
 /// was read and not stored, an update between a prompt that was never sent and the next owner, a restart that nobody had
 /// seen, a session that was created before anything was read, a restart that was found while another process had given the
-/// server before it a higher number.
-const FOUND_STORED: [u64; 7] = [252, 795, 1_315, 1_575, 1_636, 1_854, 2_949];
+/// server before it a higher number, a restart whose stream ends before the position of a session.
+const FOUND_STORED: [u64; 8] = [252, 795, 1_315, 1_463, 1_575, 1_636, 1_854, 2_949];
 
 fn simulate(model: Model) {
     for seed in 0..SEEDS {
