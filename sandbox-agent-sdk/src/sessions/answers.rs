@@ -12,7 +12,7 @@ use super::entry::{Entry, is_stored, rpc_id_of};
 use super::feed::Mailbox;
 use super::shared::Shared;
 use super::store::{Append, StoreError, StoredEventKind};
-use super::tracker::Command;
+use super::tracker::{Command, View};
 use crate::error::RpcError;
 use crate::requests::{AgentRequest, RequestHandler, Response};
 
@@ -114,7 +114,10 @@ async fn begin(
     };
     let mut refused = None;
     loop {
-        let owned = view.wait_for(|view| view.fence.is_some() && view.fence != refused).await;
+        let is_known =
+            |view: &View| turn.is_none() || view.turn.as_deref() == turn || !shared.feed.is_claiming(inbox);
+        let is_owned = |view: &View| view.fence.is_some() && view.fence != refused;
+        let owned = view.wait_for(|view| is_owned(view) && is_known(view)).await;
         let seen = owned.map(|view| (view.fence, view.turn.clone(), view.incarnation));
         let Ok((fence, running, incarnation)) = seen else { return is_deleted().await };
         if turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn)) {

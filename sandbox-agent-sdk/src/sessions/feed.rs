@@ -197,6 +197,7 @@ impl Feed {
             state.withdraw(inbox);
             state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
+            state.claimed.retain(|_, claimed| !Arc::ptr_eq(&claimed.inbox, inbox));
         }
     }
 
@@ -251,6 +252,23 @@ impl Feed {
     pub(super) fn offer(&self, session: &str, request: &str, turn: &str, inbox: &Mailbox) {
         let offered = Offered { inbox: Arc::clone(inbox), turn: turn.to_owned() };
         self.lock().offered.insert((session.to_owned(), request.to_owned()), offered);
+    }
+
+    /// Agent requests of an agent's session that are received from now on are of this turn of another process, which may
+    /// be running.
+    pub(super) fn claim(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
+        let claimed = Offered { inbox: Arc::clone(inbox), turn: turn.to_owned() };
+        self.lock().claimed.insert(agent_session.to_owned(), claimed);
+    }
+
+    /// It is known, and shown by the tracker, which turn is running.
+    pub(super) fn end_claim(&self, inbox: &Mailbox) {
+        self.lock().claimed.retain(|_, claimed| !Arc::ptr_eq(&claimed.inbox, inbox));
+    }
+
+    /// Whether the tracker does not know yet which turn is running.
+    pub(super) fn is_claiming(&self, inbox: &Mailbox) -> bool {
+        self.lock().claimed.values().any(|claimed| Arc::ptr_eq(&claimed.inbox, inbox))
     }
 
     /// Withdraws the offered requests of a tracker when the guard is dropped: their turn has ended.

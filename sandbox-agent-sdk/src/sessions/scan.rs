@@ -26,6 +26,8 @@ pub(super) struct Wanted {
     pub(super) behind: Position,
     /// Where to begin, at or before that message: behind it agent requests are received again.
     pub(super) from: Position,
+    /// Where the latest turn began, if that is known. Another process may have numbered the server differently.
+    pub(super) begun: Option<Position>,
     /// The ids of prompts whose responses are looked for.
     pub(super) responses: Vec<String>,
     /// Whether the stream of this server has the response to every request.
@@ -45,6 +47,8 @@ pub(super) struct Scan {
     pub(super) responses: HashMap<String, (usize, Response)>,
     /// Whether there are messages that the server no longer has. Each gap is among the entries, in order.
     pub(super) has_gaps: bool,
+    /// Whether the stream has the message at which the latest turn began.
+    pub(super) has_begun: bool,
     /// The last message.
     pub(super) end: Option<Position>,
     /// The ids and offsets of agent requests of the session. They are answered or offered through the reader.
@@ -64,6 +68,7 @@ impl Scan {
             entries: Vec::new(),
             responses: HashMap::new(),
             has_gaps: false,
+            has_begun: false,
             end: None,
             requests: Vec::new(),
             reader,
@@ -112,6 +117,7 @@ impl Scan {
                 self.is_proven = position.is_same_event(&wanted.behind);
                 self.is_other |= !self.is_proven;
             }
+            self.has_begun |= wanted.begun.is_some_and(|begun| position.is_same_event(&begun));
             if self.end.is_none_or(|end| end.offset < position.offset) {
                 self.end = Some(position);
             }
@@ -122,7 +128,10 @@ impl Scan {
                 self.has_gaps = true;
                 self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
             }
-            LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. }) => {
+            // What was lost before the position is stored as lost.
+            LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. })
+                if self.end.map_or(wanted.from.offset, |end| end.offset) >= wanted.behind.offset =>
+            {
                 self.has_gaps = true;
                 self.entries.extend(Entry::of_record(&entry.record, None));
             }

@@ -12,7 +12,7 @@ use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::Gated;
-use crate::killed::has_stored;
+use crate::killed::{has_stored, kill_a_program};
 use crate::support::{LIMIT, event, within};
 use crate::world::{World, options, said, stored};
 
@@ -237,6 +237,45 @@ async fn a_write_that_nobody_has_begun_is_offered_to_the_owner_after_the_one_tha
     assert_eq!(writes.load(Ordering::SeqCst), 1);
     third.flush().await.unwrap();
     assert_eq!(said(&stored(&**third.store(), "mine").await), ["first", "done"]);
+}
+
+#[tokio::test]
+async fn a_write_that_arrives_while_its_session_is_acquired_is_stored_with_its_turn() {
+    let script = Script::new(|_| {
+        let wait = Step::Wait(Duration::from_millis(600));
+        vec![Step::Say("first".into()), wait, write("/one"), Step::Say("done".into())]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let observer = world.options().await.build().unwrap();
+    let mut observed = observer.events();
+    within(observer.client().list_sessions(ListSessions::all()).all()).await.unwrap();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let store = Gated::new(world.store().await);
+    let sessions = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
+    let _counting = count_writes(&sessions, &writes);
+    let session = sessions.session("mine");
+    // What was read cannot be stored before the agent has asked.
+    let gate = store.appending.lock().await;
+    let resuming = tokio::spawn({
+        let session = session.clone();
+        async move { session.resume().await }
+    });
+    event(&mut observed, |event| matches!(event, Event::UnclaimedRequest(_)).then_some(())).await;
+    // Everything before the response to this has been received here.
+    within(sessions.client().list_sessions(ListSessions::all()).all()).await.unwrap();
+    drop(gate);
+    within(resuming).await.unwrap().unwrap();
+    within(session.open_turn_ended()).await;
+    sessions.flush().await.unwrap();
+    let events = stored(&*store, "mine").await;
+    let of_kind = |kind| events.iter().find(|event| event.kind == kind).unwrap();
+    assert_eq!(
+        of_kind(StoredEventKind::AgentRequest).turn_id,
+        of_kind(StoredEventKind::Prompt).turn_id,
+        "{events:#?}"
+    );
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
 }
 
 fn permission(event: Event) -> Option<PermissionRequest> {

@@ -86,7 +86,7 @@ impl Feed {
     }
 
     /// The tracker that stores the answer to an agent request of a session, and the turn of the request: the one for which
-    /// it is offered, or the one of this process that runs.
+    /// it is offered, the one of this process that runs, or the one of another process that may be running.
     pub(in crate::sessions) fn answering(
         &self,
         session: &str,
@@ -97,14 +97,19 @@ impl Feed {
             return Some((Arc::clone(inbox), Some(turn.clone())));
         }
         let running = state.turns.get(session);
+        if let Some(Offered { inbox, turn }) = state.claimed.get(session).filter(|_| running.is_none()) {
+            return Some((Arc::clone(inbox), Some(turn.clone())));
+        }
         let route = state.routes.get(session).map(|route| &route.inbox);
         let inbox = route.or_else(|| running.map(|turn| &turn.inbox))?;
         Some((Arc::clone(inbox), running.map(|turn| turn.id.clone())))
     }
 
-    /// Whether a turn of this process runs.
+    /// Whether a turn runs, although the tracker may not show it yet: it is of this process, or its requests are offered.
     pub(in crate::sessions) fn is_running(&self, turn: &str) -> bool {
-        self.lock().turns.values().any(|running| running.id == turn)
+        let state = self.lock();
+        state.turns.values().any(|running| running.id == turn)
+            || state.offered.values().any(|offered| offered.turn == turn)
     }
 }
 

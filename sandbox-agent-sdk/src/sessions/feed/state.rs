@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) awaited: HashMap<String, Mailbox>,
     /// Agent requests of turns of other processes that are offered here, by session and id.
     pub(super) offered: HashMap<(String, String), Offered>,
+    /// The turns of other processes that may be running in an agent's session, while its tracker finds out.
+    pub(super) claimed: HashMap<String, Offered>,
     pub(super) early: Early,
     /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
     /// sessions report meanwhile is not seen here, so that nothing counts as stored.

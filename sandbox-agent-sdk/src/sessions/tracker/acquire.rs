@@ -135,6 +135,9 @@ impl Tracker {
             let since = (!caught_up.is_other).then_some(moment);
             self.shared.feed.decide(agent_session, &self.id, &self.inbox, since);
         }
+        if caught_up.running.is_none() {
+            self.shared.feed.end_claim(&self.inbox);
+        }
         // An owner that released the session left it with its agent.
         caught_up.is_there &= is_here && before.owner.is_none() && before.details.termination_info.is_none();
         let (moment, was_remote) = (caught_up.restarted.unwrap_or(moment), caught_up.is_remote);

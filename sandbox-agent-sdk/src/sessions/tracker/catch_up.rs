@@ -129,7 +129,9 @@ impl Tracker {
             for id in open.turns.iter().flat_map(|turn| &turn.rpc_ids) {
                 shared.feed.expect_response(&text_of_rpc_id(id), &self.inbox);
             }
-            claimed = self.claim(client, &agent_session.id).await?;
+            let turn = open.turns.last().and_then(|turn| turn.prompt.turn_id.clone());
+            let turn = turn.filter(|turn| newest.as_ref() == Some(turn));
+            claimed = self.claim(client, &agent_session.id, turn).await?;
         }
         let mut scan = match self.scan(client, &source, &agent_session.id, position, &open).await {
             Ok(scan) => scan,
@@ -201,17 +203,24 @@ impl Tracker {
         Ok(caught_up)
     }
 
-    /// Addresses the agent requests of the session that this connection receives from now on to this client. Returns the
-    /// position of its stream at that moment.
+    /// Addresses the agent requests of the session that this connection receives from now on to this client, as requests of
+    /// this turn. Returns the position of its stream at that moment.
     async fn claim(
         &self,
         client: &SandboxAgentClient,
         agent_session: &str,
+        turn: Option<String>,
     ) -> Result<Option<(SessionClaim, Option<Position>)>, Error> {
         let connection = client.inner().connection().await?;
         let (client, session) = (client.clone(), agent_session.to_owned());
-        let feed = Arc::clone(&self.shared.feed);
-        Ok(connection.in_order(move || (client.claim_requests(&session), feed.position())).await)
+        let (feed, inbox) = (Arc::clone(&self.shared.feed), Arc::clone(&self.inbox));
+        let claim = move || {
+            if let Some(turn) = &turn {
+                feed.claim(&session, turn, &inbox);
+            }
+            (client.claim_requests(&session), feed.position())
+        };
+        Ok(connection.in_order(claim).await)
     }
 
     /// Nothing was read: what is open ends, behind a gap if there is one.
@@ -296,12 +305,12 @@ impl Tracker {
             .map(|at| serde_json::from_value(at?).ok())
             .collect();
         let from = if open.is_empty() { behind } else { beginning_of(&begun, position) };
-        let latest = beginning_of(&begun[begun.len().saturating_sub(1)..], position);
+        let begun = begun.last().copied().flatten();
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let agent_session = agent_session.to_owned();
         let is_echoing = client.capabilities().is_some_and(|can| can.server == ServerKind::Shared);
-        let wanted = Wanted { agent_session, behind, from, responses, is_echoing };
+        let wanted = Wanted { agent_session, behind, from, begun, responses, is_echoing };
         let deadline = self.shared.deadline();
         let mut wait = FIRST_WAIT;
         loop {
@@ -317,7 +326,10 @@ impl Tracker {
                 }
                 scan => {
                     let mut scan = scan?;
-                    self.leave_open(&mut scan, (latest, behind), open).await?;
+                    let is_numbered_alike = |begun: &Position| begun.incarnation == position.incarnation;
+                    let has_begun = scan.has_begun;
+                    let begun = begun.filter(|begun| has_begun || is_numbered_alike(begun));
+                    self.leave_open(&mut scan, begun, behind, open).await?;
                     return Ok(scan);
                 }
             }
@@ -329,7 +341,8 @@ impl Tracker {
     async fn leave_open(
         &self,
         scan: &mut Scan,
-        (begun, behind): (Position, Position),
+        begun: Option<Position>,
+        behind: Position,
         open: &OpenEvents,
     ) -> Result<(), Error> {
         let is_new = |at: &Option<u64>| at.is_none_or(|at| at > behind.offset);
@@ -338,11 +351,11 @@ impl Tracker {
             open.requests.iter().any(|stored| stored.request.rpc_id == rpc_id)
         };
         let mut stored = None;
-        if scan.requests.iter().any(|(id, at)| !is_new(at) && !is_open(id)) && begun.offset > 0 {
+        if scan.requests.iter().any(|(id, at)| !is_new(at) && !is_open(id)) && begun.is_some() {
             stored = Some(self.stored_requests(open).await?);
         }
         scan.requests.retain(|(id, at)| {
-            let is_of_latest = at.is_some_and(|at| at > begun.offset);
+            let is_of_latest = at.zip(begun).is_some_and(|(at, begun)| at > begun.offset);
             let is_unstored = || stored.as_ref().is_some_and(|stored| !stored.contains(&rpc_id_of(id)));
             is_new(at) || is_open(id) || is_of_latest && is_unstored()
         });
@@ -356,9 +369,11 @@ impl Tracker {
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds);
         let mut ids = HashSet::new();
         let visited = self.shared.find_event(query, |event| {
-            let is_over = event.index < turn.index;
+            if event.index < turn.index {
+                return Some(());
+            }
             ids.extend(event.rpc_id);
-            is_over.then_some(())
+            None
         });
         visited.await?;
         Ok(ids)
@@ -390,10 +405,11 @@ impl Tracker {
                 Some(answer) if is_asked => {
                     caught_up.requests.retain(|asked| *asked != id);
                     // The agent takes the first answer, if it got one before.
-                    if let (Some(reader), Some(result)) =
-                        (&mut caught_up.reader, answer.payload.get("result"))
-                    {
-                        reader.respond(&id, result);
+                    if let Some(reader) = &mut caught_up.reader {
+                        match answer.payload.get("result") {
+                            Some(result) => _ = reader.respond(&id, result),
+                            None => reader.cancel_request(&id),
+                        }
                     }
                     "delivered"
                 }

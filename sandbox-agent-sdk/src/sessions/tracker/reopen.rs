@@ -276,6 +276,7 @@ impl Tracker {
         }
         self.is_active_now();
         self.show();
+        self.shared.feed.end_claim(&self.inbox);
         let foreign = self.owned.as_mut().and_then(|owned| owned.foreign.as_mut());
         // A turn that has ended meanwhile waits for no answer.
         if let (Some(foreign), Some(mut reader)) = (foreign, caught_up.reader) {

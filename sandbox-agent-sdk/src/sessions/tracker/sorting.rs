@@ -16,7 +16,7 @@ pub(super) fn sort(
     (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
     rules: &ResultRules,
 ) -> CaughtUp {
-    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader } = scan;
+    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader, .. } = scan;
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
     let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);

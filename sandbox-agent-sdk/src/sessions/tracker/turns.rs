@@ -176,8 +176,8 @@ impl Tracker {
     /// What is stored with a prompt that is sent now.
     fn attempt(&self) -> Result<Attempt, Error> {
         let owned = self.owned.as_ref().ok_or(Error::NotConnected)?;
-        let at = self.shared.feed.position().map(|at| Position { incarnation: owned.incarnation, ..at });
-        Ok(Attempt { fence: owned.fence, at })
+        let at = self.shared.feed.position().unwrap_or_else(Position::beginning);
+        Ok(Attempt { fence: owned.fence, at: Position { incarnation: owned.incarnation, ..at } })
     }
 
     /// The response to a prompt arrived on the stream.
@@ -223,7 +223,7 @@ impl Tracker {
 struct Attempt {
     fence: Fence,
     /// Counted as in the store: the next owner reads the turn from here if the server is the same one.
-    at: Option<Position>,
+    at: Position,
 }
 
 /// Stores a prompt before it is sent.
