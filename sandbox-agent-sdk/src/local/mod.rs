@@ -46,7 +46,7 @@ mod log;
 mod options;
 mod server;
 mod supervisor;
-mod token;
+pub(crate) mod token;
 mod trust;
 
 pub use error::LocalError;
@@ -54,5 +54,4 @@ pub use exit::LocalExit;
 pub use log::LocalLog;
 pub use options::LocalOptions;
 pub use server::LocalServer;
-pub(crate) use token::random_token;
 pub use trust::PathProblem;

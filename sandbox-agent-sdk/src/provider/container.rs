@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::client::network::check_runtime;
-use crate::local::random_token;
+use crate::local::token::random_token;
 
 /// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";

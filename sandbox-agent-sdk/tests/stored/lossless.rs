@@ -287,6 +287,36 @@ async fn a_turn_of_another_process_whose_session_is_archived_has_one_end() {
 }
 
 #[tokio::test]
+async fn what_was_lost_before_the_position_of_a_session_does_not_interrupt_its_turn() {
+    let steps =
+        vec![Step::Say("first".into()), Step::Wait(Duration::from_millis(300)), Step::Say("second".into())];
+    let script = Script::steps([steps, vec![Step::WaitForCancel]].concat());
+    let world = World::new(ServerKind::Shared, script).await;
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let _turn = within(session.prompt("go")).await.unwrap();
+    has_stored(&first, "mine", StoredEventKind::Update).await;
+    world.server.inject(Fault::MalformedEvent("{".to_owned()));
+    within(async {
+        while said(&stored(&**first.store(), "mine").await).len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+
+    let (_, second) = world.program().await;
+    let session = second.session("mine");
+    within(session.resume()).await.unwrap();
+    assert!(session.open_turn().is_some(), "it is running");
+    within(session.cancel()).await.unwrap();
+    within(session.open_turn_ended()).await;
+    second.flush().await.unwrap();
+    let events = stored(&**second.store(), "mine").await;
+    let lost = events.iter().filter(|event| event.kind == StoredEventKind::Lost);
+    assert_eq!((lost.count(), end_of(&events, "go").error), (1, None), "{events:#?}");
+}
+
+#[tokio::test]
 async fn a_database_that_fails_is_not_retried_for_each_append() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let store = Gated::new(world.store().await);
