@@ -79,7 +79,7 @@ async fn main() -> ExitCode {
             }
         }
         Ok(Err(turn)) => {
-            // Files that the agent changed before it failed are changed.
+            // Changes that the agent made before it failed remain.
             show(&turn.collected);
             failed(&turn.into())
         }

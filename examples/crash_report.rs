@@ -1,6 +1,6 @@
-//! Reports how an agent ended during a turn, for three kinds of ends.
+//! Reports three ways in which an agent ends during a turn.
 //!
-//! The agent of the embedded server exits with a code, is killed by a signal, and exits without an error. If
+//! The agent of the embedded server exits with an error code, is killed by a signal, and exits without an error. If
 //! `SANDBOX_AGENT_URL` is set, the prompts go to the agent of that server instead.
 
 use mock_server::{MockServer, Script, Step};

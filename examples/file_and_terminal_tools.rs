@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The list controls which programs start; the sandbox controls what they can do.
     match Sandbox::detect() {
         Ok(sandbox) => terminals = terminals.sandbox(sandbox),
-        // The agent of the mock server runs only the commands above. A program with a real agent ends here.
+        // The agent of the mock server runs only the commands above. With a real agent, the program ends here.
         Err(error) if std::env::var_os("SANDBOX_AGENT_URL").is_none() => {
             eprintln!("commands run WITHOUT a sandbox: {error}");
         }

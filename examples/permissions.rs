@@ -1,7 +1,7 @@
 //! Permissions and questions: named policies, decisions of a user, and a question with a form.
 //!
-//! In each turn the agent of the embedded server requests three permissions and asks one question. A task that
-//! reads events plays the user.
+//! In each turn, the agent of the embedded server requests three permissions and asks one question. A task reads the
+//! events and decides in place of a user.
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};

@@ -1,4 +1,4 @@
-//! One session, one prompt, and its text as it streams in.
+//! Creates a session, sends a prompt, and prints the agent's text as it arrives.
 //!
 //! Runs against an embedded server, or against the server at `SANDBOX_AGENT_URL` (with `SANDBOX_AGENT_TOKEN`
 //! and `SANDBOX_AGENT_AGENT`, if required). The prompt can be given on the command line.

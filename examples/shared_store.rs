@@ -1,4 +1,4 @@
-//! Two programs share one PostgreSQL: one creates a session and releases it, the other acquires it.
+//! Two programs share one PostgreSQL database: one creates and releases a session, the other acquires it.
 //!
 //! The example starts itself a second time as the other program. It uses the database at `DATABASE_URL`, or starts a
 //! temporary server if PostgreSQL is installed.

@@ -1,4 +1,4 @@
-//! Prints the cost of each turn, and stops at a budget.
+//! Prints the cost of each turn, and stops when a budget is spent.
 //!
 //! The agent of the embedded server reports its usage. If `SANDBOX_AGENT_URL` is set (with `SANDBOX_AGENT_TOKEN` and
 //! `SANDBOX_AGENT_AGENT`, if required), the agent of that server is used instead; not every agent reports costs.

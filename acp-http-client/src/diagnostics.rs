@@ -34,8 +34,7 @@ pub struct Diagnostics {
     pub repeats: u64,
     /// The number of events that were not messages.
     pub malformed: u64,
-    /// The number of events that were ignored, as the event stream format requires: blank, or of another type than
-    /// `message`.
+    /// The number of ignored events: blank ones, and those of a type other than `message`.
     pub ignored: u64,
     /// The number of messages that were skipped because they exceed the limit.
     pub oversize: u64,

@@ -37,7 +37,9 @@ pub enum Error {
         /// The id of the session.
         session_id: SessionId,
     },
-    /// The connection was lost after the message may have been sent, and no stream can deliver the response.
+    /// The connection was lost before the response. The message may have been executed.
+    ///
+    /// No stream can deliver the response.
     #[error("connection was lost before the response to `{}`", Printable(method.as_str()))]
     ConnectionLost {
         /// The method of the message.
@@ -83,23 +85,25 @@ pub enum Error {
     },
     /// A response to the agent was replaced by an error, because there was no room for it. See
     /// [`Limits::response_bytes`](crate::Limits#structfield.response_bytes).
-    #[error("response to the agent is {size} bytes; all responses under way may take {limit}")]
+    #[error("response to the agent is {size} bytes; the limit for all responses being sent is {limit}")]
     ResponseTooLarge {
         /// The size of the response in bytes.
         size: usize,
-        /// The limit in bytes, for all responses under way.
+        /// The limit in bytes, for all responses that are being sent.
         limit: usize,
     },
     /// The server responded with a redirect. Redirects are not followed, because the token must not reach another
     /// server.
-    #[error("server redirects to {}", Printable(location.as_deref().unwrap_or("nowhere")))]
+    #[error("server redirects to {}", Printable(location.as_deref().unwrap_or("an unknown location")))]
     Redirected {
         /// The HTTP status.
         status: u16,
         /// The redirect target, without its query.
         location: Option<String>,
     },
-    /// The server responded with success, but the body is not JSON-RPC, for example the login page of a proxy.
+    /// The server responded with success, but the body is not JSON-RPC.
+    ///
+    /// It is the login page of a proxy, for example.
     #[error("server responded {status} with {} instead of JSON-RPC", Printable(content_type.as_deref().unwrap_or("no content type")))]
     UnexpectedBody {
         /// The HTTP status.
@@ -280,7 +284,7 @@ impl Error {
         }
     }
 
-    /// Returns how long the server asked to wait before the next request, at most five minutes.
+    /// Returns how long the server asked the client to wait, at most five minutes.
     pub fn retry_after(&self) -> Option<Duration> {
         self.http()?.retry_after
     }
@@ -398,7 +402,7 @@ mod tests {
         let chain: Vec<_> = std::iter::successors(error.source(), |error| StdError::source(*error))
             .map(ToString::to_string)
             .collect();
-        assert_eq!(chain, ["the server refuses the token", "`session/new` failed with HTTP 401"]);
+        assert_eq!(chain, ["the server rejects the token", "`session/new` failed with HTTP 401"]);
         assert!(error.is_unauthorized() && error.is_terminal());
     }
 }

@@ -58,7 +58,7 @@ pub use events::{
 pub use handler::{AgentHandler, AgentRequest, AgentRequests, Call, Responder};
 pub use json::{Json, JsonError, Typed};
 pub use options::{Limits, Timeouts};
-pub use outbound::RequestOptions;
+pub use outbound::{OpenPosts, RequestOptions};
 #[doc(hidden)]
 pub use printable::{OneLine, is_unsafe, safe_error};
 pub use problem::Problem;

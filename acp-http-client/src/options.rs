@@ -10,11 +10,12 @@ pub struct Timeouts {
     pub connect: Duration,
     /// The timeout for the HTTP response to a notification or to a response of this client. It also limits how long a
     /// notification about a session waits to be sent. If responses arrive on the stream, it is also the timeout for
-    /// the HTTP response to a request about a session. After it, the next message is sent, and the response may still
-    /// arrive on the stream. Default 30 s.
+    /// the HTTP response to a request about a session. After this time, the next message is sent, and the response may
+    /// still arrive on the stream. Default 30 s.
     pub headers: Duration,
-    /// The timeout for the response to a request, for methods without their own timeout; `None` for no limit. Default
-    /// 60 s.
+    /// The timeout for the response to a request; `None` for no limit. Default 60 s.
+    ///
+    /// It applies to methods without their own timeout; see [`Timeouts::method`].
     pub request: Option<Duration>,
     /// The timeouts of single methods, see [`Timeouts::method`].
     methods: BTreeMap<String, Option<Duration>>,
@@ -23,14 +24,12 @@ pub struct Timeouts {
     /// A response may be lost if the POST failed, or in a gap or a reopened stream. Each message of its session on
     /// the stream restarts this time.
     pub confirmation: Option<Duration>,
-    /// How long such a request waits in total on a stream whose event ids do not identify events; `None` for no
-    /// limit. Default 1 h.
+    /// How long a request waits in total for a response that may be lost; `None` for no limit. Default 1 h.
     ///
-    /// On such a stream, a server that replays its buffer at each opening would restart
-    /// [`confirmation`](Self#structfield.confirmation) each time.
+    /// It applies to streams whose event ids do not identify events. On such a stream, a server that replays its buffer
+    /// at each opening would restart [`confirmation`](Self#structfield.confirmation) each time.
     pub confirmation_limit: Option<Duration>,
-    /// How long a response from a body waits for its echo on the event stream, while its session is silent.
-    /// Default 2 s.
+    /// How long a response from a body waits for its echo while its session is silent. Default 2 s.
     ///
     /// After this time it is returned as [`Order::Unverified`](crate::Order::Unverified). Conforming servers echo
     /// every response, so this timeout applies only to echoes that were lost, and to servers that do not conform. An
@@ -40,10 +39,9 @@ pub struct Timeouts {
     ///
     /// It is also the time without events after which the client no longer expects the echo of its first response.
     pub order_limit: Duration,
-    /// How long a session must be silent before a response is returned, on servers that do not echo responses.
-    /// Default 250 ms.
+    /// How long a session must be silent before a response is returned. Default 250 ms.
     ///
-    /// On these servers nothing else orders the response after its updates.
+    /// It applies to servers that do not echo responses, where nothing else orders the response after its updates.
     pub quiet: Duration,
     /// How long the first response waits for an echo, on a server of [unknown](crate::Barrier::Learn) behaviour.
     /// Default 500 ms.
@@ -138,15 +136,17 @@ pub struct Limits {
     /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
     /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
     pub subscriber: usize,
-    /// The maximum length in bytes of the id of an event, the id of an agent request, its session id, and the name of
-    /// its method. Default 1 KiB. Longer ones cause [`Event::Malformed`](crate::Event::Malformed). A longer connection
-    /// id is ignored.
+    /// The maximum length of an id or a method name, in bytes. Default 1 KiB.
+    ///
+    /// It applies to the id of an event, and to the id, the session id and the method of an agent request. Longer ones
+    /// cause [`Event::Malformed`](crate::Event::Malformed). A longer connection id is ignored.
     pub id: usize,
     /// How much memory JSON text may take once parsed into a `serde_json::Value`. Default 64 MiB.
     /// The text itself is limited by `message`, but small text can take ten times its size in memory.
     pub decoded: usize,
-    /// How many agent requests may be open at the same time, including those whose response is being sent. The default
-    /// is 1024. Further requests are refused with an error response.
+    /// How many agent requests may be open at the same time. Default 1024.
+    ///
+    /// Requests whose response is being sent count as open. Further requests are refused with an error response.
     pub open_requests: usize,
     /// How many bytes the parameters of all open agent requests may take. Default 64 MiB.
     /// Further requests are refused with an error response.
@@ -162,9 +162,10 @@ pub struct Limits {
     pub refusals: usize,
     /// How many cookies are stored. Default 50. Further cookies replace the oldest.
     pub cookies: usize,
-    /// How many bytes of messages are held while it is unknown whether they are backlog: shortly after the first
-    /// response, on servers that do not echo responses. Default 64 MiB. Further messages are delivered as
-    /// [`Origin::Replayed`](crate::Origin::Replayed), and agent requests among them get no response.
+    /// How many bytes of messages are held while it is unknown whether they are backlog. Default 64 MiB.
+    ///
+    /// This is unknown shortly after the first response, on servers that do not echo responses. Further messages are
+    /// delivered as [`Origin::Replayed`](crate::Origin::Replayed), and agent requests among them get no response.
     pub backlog: usize,
 }
 

@@ -24,7 +24,8 @@ pub struct OneLine<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for OneLine<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_escaped = |c| c == '\n' || is_unsafe(c);
+        // Some programs end a line at the separators of Unicode too.
+        let is_escaped = |c| matches!(c, '\n' | '\u{2028}' | '\u{2029}') || is_unsafe(c);
         write!(Escaping { out: f, is_escaped, escape: |c| c.escape_default().to_string() }, "{}", self.0)
     }
 }
@@ -94,6 +95,7 @@ mod tests {
         for (text, shown) in table {
             assert_eq!(Printable(text).to_string(), shown);
         }
+        assert_eq!(OneLine("a\u{2028}b\u{2029}c").to_string(), "a\\u{2028}b\\u{2029}c");
         assert_eq!(OneLine("a\nb\u{1b}\tc\r").to_string(), "a\\nb\\u{1b}\tc\\r");
     }
 

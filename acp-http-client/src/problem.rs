@@ -38,8 +38,10 @@ fn about_blank() -> String {
 }
 
 impl Problem {
-    /// Parses a problem from a body: any JSON object that has one of the standard fields and takes at most
-    /// [`Json::DECODED_LIMIT`] bytes once decoded.
+    /// Parses a problem report from a response body.
+    ///
+    /// Accepts any JSON object that has one of the standard fields and takes at most [`Json::DECODED_LIMIT`] bytes once
+    /// decoded.
     pub fn from_json(body: &[u8]) -> Option<Self> {
         let Value::Object(mut object) = json::decode(body, Json::DECODED_LIMIT).ok()? else { return None };
         if !["type", "title", "status", "detail"].iter().any(|name| object.contains_key(*name)) {

@@ -11,7 +11,9 @@ use crate::Error;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// Nothing has been received yet: no request was sent, or the stream is being opened for the first time.
+    /// Nothing has been received yet.
+    ///
+    /// No request was sent, or the stream is being opened for the first time.
     Connecting,
     /// The event stream is open.
     Live,
@@ -115,7 +117,7 @@ impl fmt::Display for EndReason {
             Self::Dropped => f.write_str("every handle was dropped"),
             Self::Panicked => f.write_str("a task of the connection panicked"),
             Self::ServerGone(_) => f.write_str("the server no longer knows this connection"),
-            Self::Unauthorized(_) => f.write_str("the server refuses the token"),
+            Self::Unauthorized(_) => f.write_str("the server rejects the token"),
             Self::StreamRefused(_) => f.write_str("the server refuses the event stream"),
             Self::RetriesExhausted { attempts, .. } => {
                 write!(f, "the event stream could not be reopened in {attempts} attempts")

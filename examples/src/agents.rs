@@ -4,7 +4,8 @@ mod table;
 
 use std::env;
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use mock_server::ProcessAgent;
 
@@ -23,8 +24,10 @@ pub struct KnownAgent {
     pub package: &'static str,
     /// Environment variables that the agent is started with, unless the user has set them.
     pub defaults: &'static [(&'static str, &'static str)],
-    /// The login methods with a key, each with the environment variable of the key.
+    /// The login methods that use a key, each with the environment variable of the key.
     pub key_logins: &'static [(&'static str, &'static str)],
+    /// How a user logs in if the agent offers no login method. `{}` stands for the program.
+    pub login: &'static str,
 }
 
 /// The agents that are known by name.
@@ -37,6 +40,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         // Without it, opencode edits files and runs commands without asking.
         defaults: &[("OPENCODE_PERMISSION", r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#)],
         key_logins: &[],
+        login: "Run `{} auth login` in a terminal.",
     },
     KnownAgent {
         name: "codex",
@@ -45,6 +49,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         package: "@zed-industries/codex-acp",
         defaults: &[],
         key_logins: &[("codex-api-key", "CODEX_API_KEY"), ("openai-api-key", "OPENAI_API_KEY")],
+        login: "Set OPENAI_API_KEY, or run `codex login` of the package @openai/codex in a terminal.",
     },
     KnownAgent {
         name: "claude",
@@ -53,6 +58,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         package: "@agentclientprotocol/claude-agent-acp@0.49.0",
         defaults: &[],
         key_logins: &[("anthropic-api-key", "ANTHROPIC_API_KEY")],
+        login: "Run `{} --cli` in a terminal and enter /login, or set ANTHROPIC_API_KEY.",
     },
     KnownAgent {
         name: "gemini",
@@ -61,6 +67,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         package: "@google/gemini-cli",
         defaults: &[],
         key_logins: &[("gemini-api-key", "GEMINI_API_KEY")],
+        login: "Run `{}` in a terminal and enter /auth, or set GEMINI_API_KEY.",
     },
     KnownAgent {
         name: "qwen",
@@ -69,6 +76,7 @@ pub const KNOWN_AGENTS: [KnownAgent; 5] = [
         package: "@qwen-code/qwen-code",
         defaults: &[],
         key_logins: &[("openai", "OPENAI_API_KEY")],
+        login: "Run `{}` in a terminal and enter /auth, or set OPENAI_API_KEY.",
     },
 ];
 
@@ -122,8 +130,10 @@ impl KnownAgent {
         format!("npm install -g {}", self.package)
     }
 
-    /// Finds the agent's program on the `PATH`, in `node_modules/.bin` of the current directory, or in the usual
-    /// directories for programs of one user.
+    /// Finds the agent's program.
+    ///
+    /// Searches the `PATH`, `node_modules/.bin` of the current directory, and the usual directories for programs of
+    /// one user.
     ///
     /// # Errors
     /// [`NotInstalled::Missing`] if the program is not found.
@@ -133,7 +143,8 @@ impl KnownAgent {
         let below_home = home.iter().flat_map(|home| BELOW_HOME.map(|folder| home.join(folder)));
         let local = env::current_dir().ok().map(|folder| folder.join("node_modules/.bin"));
         let mut folders = env::split_paths(&path).chain(local).chain(below_home);
-        let found = folders.find_map(|folder| Some(folder.join(self.program)).filter(|file| file.is_file()));
+        let found =
+            folders.find_map(|folder| Some(folder.join(self.program)).filter(|file| is_program(file)));
         found.ok_or(NotInstalled::Missing(*self))
     }
 
@@ -161,6 +172,28 @@ pub fn key_login(offered: &[String]) -> Option<&'static str> {
 pub fn key_variable(login: &str) -> Option<&'static str> {
     let mut logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
     logins.find(|(id, _)| *id == login).map(|(_, variable)| *variable)
+}
+
+/// Returns a program as a user can type it in the current directory.
+#[must_use]
+pub fn typed(program: &Path) -> String {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if let Some(name) = program.file_name() {
+        let first = env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_program(file));
+        if first.as_deref() == Some(program) {
+            return name.to_string_lossy().into_owned();
+        }
+    }
+    let folder = env::current_dir().unwrap_or_default();
+    match program.strip_prefix(folder) {
+        Ok(below) => format!("./{}", below.display()),
+        Err(_) => program.display().to_string(),
+    }
+}
+
+/// Returns whether a file can be executed.
+fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 fn is_set(variable: &str) -> bool {

@@ -185,7 +185,7 @@ impl Problem {
         Self::classed(StatusCode::BAD_GATEWAY, "stream_error", "Stream Error", message.into())
     }
 
-    /// Creates a 504 response: the agent did not respond in time.
+    /// Creates a 504 response: the agent did not respond within the timeout.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "Timeout")
             .detail("timeout")

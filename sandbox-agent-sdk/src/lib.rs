@@ -3,7 +3,7 @@
 //! # Glossary
 //!
 //! - **agent**: the coding agent that a server runs; it owns its sessions.
-//! - **agent request**: a request from the agent to the client: a permission, a question, a file, a terminal.
+//! - **agent request**: a request from the agent to the client, for a permission, an answer, a file or a terminal.
 //! - **turn**: a prompt and everything that the agent reports until its response.
 //! - **update**: one report of the agent about a session, such as a chunk of text or a tool call.
 //! - **shared endpoint**: an endpoint whose clients all see the same event stream.
@@ -11,13 +11,13 @@
 //! - **event stream**: the server-sent events of a connection.
 //! - **replay buffer**: the latest events, which the server stores for readers that connect late.
 //! - **replayed**: sent again from the replay buffer; not new.
-//! - **history**: earlier conversation that an agent sends when a session is loaded.
+//! - **history**: the earlier conversation, which an agent sends when a session is loaded.
 //! - **gap**: events that are missing because the server no longer has them.
 //! - **stream position**: the number and the fingerprint of an event in a stream.
-//! - **incarnation**: one run of a server, or one connection to it, as this client counts them.
+//! - **incarnation**: one run of a server. Within a client, each new connection starts another incarnation.
 //! - **termination**: how an agent or a session ended, merged from all reports.
 //! - **stored session**: a session whose events are in a session store (feature `sessions`).
-//! - **epoch**: a fencing token: only the owner with the highest epoch may store events of a session.
+//! - **epoch**: a fencing token. Only the owner with the highest epoch may store events of a session.
 
 mod client;
 pub mod control;
@@ -39,6 +39,8 @@ pub mod provider;
 pub mod requests;
 #[cfg(feature = "sessions")]
 pub mod sessions;
+// The features `files` and `terminals` gate its implementations. Its traits exist without them: an application can serve
+// files of its own, such as the buffers of an editor, and they need no dependency.
 pub mod tools;
 pub mod usage;
 

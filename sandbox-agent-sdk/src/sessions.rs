@@ -4,20 +4,20 @@
 //! all its sessions. A plain client stores nothing.
 //!
 //! ```text
-//! client, session    what a program holds                                       (public face)
+//! client, session    the handles that an application uses                       (public)
 //! tracker            one task per session, the owner of its state: create, acquire, catch up, reopen, turns, writing
 //! inbox, feed        the mailbox of a tracker; passes the client's events to it, in stream order
-//! early, progress    events of sessions that are being created; how far the stream is stored               (pure)
-//! answers            stores answers to agent requests before they are sent
-//! scan               reads a part of the server's stream a second time
-//! incarnations       which incarnation of the server a stream is
-//! calls              calls of the store, with their time limits
+//! early, progress    events of sessions that are being created; the stored position of the stream          (pure)
+//! answers            stores responses to agent requests before they are sent
+//! scan               reads a part of the server's stream again
+//! incarnations       determines the incarnation that a stream belongs to
+//! calls              calls of the store, with their timeouts
 //! remote             follows a turn on the endpoint of another process
-//! entry, holder      what is stored of an event; holds an event back until it is stored
+//! entry, holder      the stored form of an event; delays an event until it is stored
 //! endpoints          the endpoints of a released server
 //! stored_options     the options of a session as they are stored
 //! failures           what failures mean for a session                                      (pure)
-//! compare, replay    compares what an agent replays with what is stored; the history as text  (pure)
+//! compare, replay    compares the replayed with the stored history; the history as text        (pure)
 //! transcript         a session as lines of JSON
 //! maintenance        idle agents, old sessions, shutting down
 //! store              the trait `SessionStore` and three stores

@@ -33,6 +33,8 @@ mod limits;
 mod listing;
 #[path = "client/logins.rs"]
 mod logins;
+#[path = "client/missing.rs"]
+mod missing;
 #[path = "client/naming.rs"]
 mod naming;
 #[path = "client/neighbours.rs"]
@@ -53,6 +55,8 @@ mod permissions;
 mod printing;
 #[path = "client/questions.rs"]
 mod questions;
+#[path = "client/reconnecting.rs"]
+mod reconnecting;
 #[path = "client/requests.rs"]
 mod requests;
 #[path = "client/reserved_names.rs"]
@@ -89,6 +93,8 @@ mod turn_states;
 mod turns;
 #[path = "client/unreachable.rs"]
 mod unreachable;
+#[path = "client/unsent.rs"]
+mod unsent;
 #[path = "client/usage.rs"]
 mod usage;
 #[path = "client/written_log.rs"]

@@ -21,6 +21,8 @@ mod history;
 mod holes;
 #[path = "stored/killed.rs"]
 mod killed;
+#[path = "stored/late_text.rs"]
+mod late_text;
 #[path = "stored/limits.rs"]
 mod limits;
 #[path = "stored/lossless.rs"]
@@ -29,18 +31,30 @@ mod lossless;
 mod maintenance;
 #[path = "stored/meanwhile.rs"]
 mod meanwhile;
+#[path = "stored/open_turns.rs"]
+mod open_turns;
+#[path = "stored/positions.rs"]
+mod positions;
 #[path = "stored/record_changes.rs"]
 mod record_changes;
 #[path = "stored/recording.rs"]
 mod recording;
 #[path = "stored/releasing.rs"]
 mod releasing;
+#[path = "stored/responses.rs"]
+mod responses;
 #[path = "stored/restore.rs"]
 mod restore;
+#[path = "stored/rivals.rs"]
+mod rivals;
+#[path = "stored/shutdown.rs"]
+mod shutdown;
 #[path = "stored/stalled_stores.rs"]
 mod stalled_stores;
 #[path = "stored/storing.rs"]
 mod storing;
+#[path = "stored/termination.rs"]
+mod termination;
 #[path = "stored/tool_requests.rs"]
 mod tool_requests;
 #[path = "stored/transcript.rs"]

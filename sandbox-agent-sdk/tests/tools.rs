@@ -11,6 +11,8 @@ mod support;
 mod answers;
 #[path = "tools/escapes.rs"]
 mod escapes;
+#[path = "tools/hidden.rs"]
+mod hidden;
 #[path = "tools/hostile_files.rs"]
 mod hostile_files;
 #[path = "tools/output.rs"]

@@ -7,5 +7,5 @@ mod package;
 
 pub use home::{AgentHome, HomeOptions, KEY, Login};
 pub use isolate::Isolation;
-pub use mcp::{mcp_server, node};
+pub use mcp::{mcp_listed, mcp_server, node};
 pub use package::RealAgent;

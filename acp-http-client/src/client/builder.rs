@@ -94,7 +94,9 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Calls the provider for a token before every request, and once more if the server responds with 401.
+    /// Sets the provider that returns the token for each request.
+    ///
+    /// The client calls it before every request, and once more if the server responds with 401.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {
         self.auth = Ok(Auth::provider(provider));
         self
@@ -182,8 +184,9 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets whether a request is cancelled on the server when its future is dropped before the response. Default
-    /// true. [`Request::cancel_on_drop`](crate::Request::cancel_on_drop) overrides it.
+    /// Sets whether dropping a request before its response cancels it on the server. Default true.
+    ///
+    /// [`Request::cancel_on_drop`](crate::Request::cancel_on_drop) overrides it.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = cancel;
         self
@@ -203,9 +206,11 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets the handler of agent requests. Without a handler, permissions are rejected and other requests get the
-    /// error "method not found". On a shared endpoint the handler receives only the requests that are addressed to this
-    /// client; see [`all_agent_requests`](Self::all_agent_requests).
+    /// Sets the handler of agent requests.
+    ///
+    /// Without a handler, permissions are rejected or cancelled, and other requests get the error "method not found".
+    /// On a shared endpoint, the handler receives only the requests that are addressed to this client; see
+    /// [`all_agent_requests`](Self::all_agent_requests).
     pub fn handler(mut self, handler: impl AgentHandler) -> Self {
         self.handler = Arc::new(handler);
         self
@@ -227,8 +232,10 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets a function that receives every notification before subscribers do, and decides what it means for pending
-    /// requests. Use it in layers above this crate that know when an agent has exited.
+    /// Sets a function that receives every notification before subscribers do.
+    ///
+    /// It decides what the notification means for pending requests. Use it in layers above this crate that know when
+    /// an agent has exited.
     pub fn on_notification(mut self, hook: impl Fn(&Inbound<'_>) -> Verdict + Send + Sync + 'static) -> Self {
         self.hook = Some(Hook::new(hook));
         self
@@ -249,11 +256,11 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Sets which agent requests are refused with an error response if a limit is exceeded, by their parameters. By
-    /// default all are.
+    /// Sets a filter for the agent requests to refuse if a limit is exceeded.
     ///
-    /// Use it on a shared endpoint: each client receives all agent requests, and the first response counts. The other
-    /// requests over a limit get no response from this client.
+    /// The filter receives the parameters of an agent request over a limit. If it returns `true`, the request is
+    /// refused with an error response; otherwise it gets no response from this client. By default all are refused. Use
+    /// the filter on a shared endpoint: each client receives all agent requests, and the first response counts.
     pub fn refuse_if(mut self, filter: impl Fn(&Json) -> bool + Send + Sync + 'static) -> Self {
         self.refusals = Refusals::new(filter);
         self

@@ -5,7 +5,7 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 use futures::future::BoxFuture;
 
 use super::handle::AcpHttpClient;
-use crate::EndReason;
+use crate::{EndReason, Error, OpenPosts, schema::v1::CancelNotification};
 
 /// Controls of a connection, for layers that know more about the agent than the protocol reports.
 ///
@@ -28,6 +28,19 @@ impl Control<'_> {
         self.0.core().terminate(EndReason::Custom(Arc::new(reason)));
     }
 
+    /// Ends the connection as [`end`](Self::end) does, and keeps the POSTs of pending requests open.
+    ///
+    /// A server may report the reason of an agent's end only in the responses to these requests, long after the end is
+    /// known. The requests fail at once; what their POSTs report later is read from the returned value.
+    pub fn end_keeping_posts(&self, reason: impl StdError + Send + Sync + 'static) -> OpenPosts {
+        let core = self.0.core();
+        let kept = Arc::default();
+        // Only the first end has open POSTs.
+        let _ = core.kept_posts.set(Arc::downgrade(&kept));
+        core.terminate(EndReason::Custom(Arc::new(reason)));
+        OpenPosts::new(kept)
+    }
+
     /// Responds to the open agent requests of one session, or of all sessions, as cancelled. Returns after the
     /// responses were sent.
     pub fn cancel_agent_requests(&self, session: Option<&str>) -> BoxFuture<'static, ()> {
@@ -44,6 +57,20 @@ impl Control<'_> {
     ) -> BoxFuture<'static, ()> {
         let core = self.0.core().clone();
         Box::pin(async move { core.calls.cancel(fits).await })
+    }
+
+    /// Cancels the turn of a session as [`AcpHttpClient::cancel`] does, but responds to the open agent requests of the
+    /// session only if `answers_requests` returns `true` when the cancel is about to be sent.
+    ///
+    /// Use it on a shared endpoint with
+    /// [`all_agent_requests`](crate::AcpHttpClientBuilder::all_agent_requests): the open requests may be addressed to
+    /// another client, which also responds to them when the turn is cancelled.
+    pub fn cancel_turn_if(
+        &self,
+        notification: CancelNotification,
+        answers_requests: impl FnOnce() -> bool + Send + 'static,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.0.cancel_if(notification, answers_requests)
     }
 
     /// Closes the open agent requests of one session, or of all sessions, without a response. Use it after the agent

@@ -18,7 +18,7 @@ use crate::{
     events::{Hub, Stored},
     handler::AnyHandler,
     inbound::{AgentRequestTable, Links, flush},
-    outbound::{Gate, Notices, Outbox, Waiter, run_notices},
+    outbound::{Gate, KeptPosts, Notices, Outbox, Waiter, run_notices},
     printable::OneLine,
     rpc::{Ids, Pending, RpcOutcome},
     tap::{Hook, Refusals, Tap, TapBook},
@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) probes: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
+    /// Gets the POSTs that are open when the connection ends, if they are kept.
+    pub(crate) kept_posts: OnceLock<Weak<KeptPosts>>,
 }
 
 impl Core {
@@ -109,6 +111,7 @@ impl Core {
             probes: AtomicUsize::new(0),
             tap_book: TapBook::default(),
             handle: OnceLock::new(),
+            kept_posts: OnceLock::new(),
             options,
         }
     }

@@ -56,7 +56,7 @@ pub enum CloseOutcome {
     Confirmed,
     /// There was nothing to close: no message reached the server, or the server had ended the connection.
     NothingToClose,
-    /// The server did not confirm in time, or refused. Some servers do not respond while an agent runs.
+    /// The server did not confirm within the timeout, or refused. Some servers do not respond while an agent runs.
     Unconfirmed(Error),
 }
 

@@ -89,10 +89,20 @@ impl AcpHttpClient {
     /// process the cancel first, so it is repeated while the turn runs (see
     /// [`cancel_repeats`](crate::AcpHttpClientBuilder::cancel_repeats)).
     pub fn cancel(&self, notification: schema::CancelNotification) -> BoxFuture<'static, Result<(), Error>> {
+        self.cancel_if(notification, || true)
+    }
+
+    /// Cancels the turn of a session. Responds to its open agent requests only if `answers_requests` allows it.
+    pub(super) fn cancel_if(
+        &self,
+        notification: schema::CancelNotification,
+        answers_requests: impl FnOnce() -> bool + Send + 'static,
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let message = self.encode_notification(METHODS.session_cancel, &notification);
         let client = self.clone();
         let span = client.core().spans.notification(METHODS.session_cancel);
-        let sending = async move { cancel(client.core(), notification.session_id.0, message?.0).await };
+        let session = notification.session_id.0;
+        let sending = async move { cancel(client.core(), session, message?.0, answers_requests).await };
         Box::pin(sending.instrument(span))
     }
 

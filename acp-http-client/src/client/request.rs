@@ -90,8 +90,9 @@ impl<R> Request<R> {
         self
     }
 
-    /// Sets whether the request returns only after all updates that the server sent before the response. See
-    /// [`RequestOptions::ordered`].
+    /// Sets whether the request returns after all updates that the server sent before the response.
+    ///
+    /// See [`RequestOptions::ordered`].
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.options = self.options.ordered(ordered);
         self
@@ -103,7 +104,7 @@ impl<R> Request<R> {
         self
     }
 
-    /// Sets whether the request is cancelled on the server when its future is dropped before the response.
+    /// Sets whether dropping the request before its response cancels it on the server.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.options = self.options.cancel_on_drop(cancel);
         self

@@ -66,7 +66,7 @@ impl fmt::Debug for SessionHandle {
 
 /// The events of one session, and those of the whole connection.
 #[derive(Debug)]
-#[must_use = "a subscription that is not read only counts what it misses"]
+#[must_use = "an unread subscription only counts the events that it misses"]
 pub struct SessionEvents {
     events: Events,
     session: SessionId,
@@ -134,8 +134,9 @@ enum Response {
 }
 
 impl PromptTurn {
-    /// Returns the next event of the turn, or `None` after the response has arrived and all events before it were
-    /// read.
+    /// Returns the next event of the turn, or `None` after the last one.
+    ///
+    /// It returns `None` when the response has arrived and all events before it were read.
     pub async fn recv(&mut self) -> Option<Event> {
         self.next().await
     }

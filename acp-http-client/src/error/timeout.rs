@@ -60,7 +60,7 @@ impl fmt::Display for Phase {
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = Printable(self.what.as_str());
-        write!(f, "`{what}` waited {:.1?} for {}", self.elapsed, self.phase)?;
+        write!(f, "`{what}` timed out after {:.1?} waiting for {}", self.elapsed, self.phase)?;
         match self.last_event_age {
             Some(age) => write!(f, " (last event {age:.1?} ago, connection {})", self.state),
             None => write!(f, " (no event yet, connection {})", self.state),

@@ -67,8 +67,10 @@ pub enum Event {
         /// Always [`Error::MessageTooLarge`].
         error: Error,
     },
-    /// A response that no call waits for: to a request that this client did not send, or to one that is over. A call may
-    /// be over without its response on the stream, for example with [`Order::Unverified`](crate::Order::Unverified).
+    /// A response that no call waits for.
+    ///
+    /// This client did not send the request, or the call has ended. A call can end before its response arrives on the
+    /// stream, for example with [`Order::Unverified`](crate::Order::Unverified).
     UnmatchedResponse {
         /// The id of the request.
         id: MessageId,
@@ -152,8 +154,9 @@ pub enum Continuity {
 pub enum Order {
     /// The dialect's barrier guarantees the order.
     Verified,
-    /// The order is not guaranteed: the wait ended by a timeout, a server restart or the end of the stream, or the
-    /// request was not ordered.
+    /// The order is not guaranteed.
+    ///
+    /// A timeout, a server restart or the end of the stream ended the wait, or the request was not ordered.
     Unverified,
 }
 

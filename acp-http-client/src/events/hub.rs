@@ -86,7 +86,7 @@ impl Hub {
 ///
 /// It ends after [`ConnectionState::Terminated`](crate::ConnectionState::Terminated).
 #[derive(Debug)]
-#[must_use = "a subscription that is not read only counts what it misses"]
+#[must_use = "an unread subscription only counts the events that it misses"]
 pub struct Events {
     queue: Arc<Queue>,
     /// Whether updates are delivered as notifications.

@@ -8,7 +8,7 @@ mod peek;
 mod stored;
 mod text_chunk;
 
-/// What the hub is locked with. `tests/interleavings.rs` puts its own in their place.
+/// The locks of the hub. `tests/interleavings.rs` replaces them.
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
 }

@@ -35,6 +35,7 @@ const TICKS: usize = 10_000;
 struct Run {
     core: OrderedCore,
     ids: Arc<Ids>,
+    limits: Limits,
     now: Moment,
     out: Vec<Effect>,
     /// Requests that wait for their response, and when their POST began.
@@ -54,10 +55,15 @@ impl Run {
         let dialects = [Dialect::AUTO, Dialect::RPC, Dialect::RELEASED, Dialect::EARLY, Dialect::OFFICIAL];
         let dialect = input.choose(&dialects)?;
         let times = Timeouts::default();
+        let mut limits = Limits::default();
+        if input.ratio(1, 4)? {
+            // So small that some of the messages below exceed them.
+            (limits.id, limits.decoded, limits.backlog) = (*input.choose(&[2, 16])?, 512, 256);
+        }
         let settings = Settings {
             barrier: dialect.barrier,
             event_ids: dialect.event_ids,
-            limits: Limits::default(),
+            limits: limits.clone(),
             backlog: dialect.shared && input.arbitrary()?,
             resume_from: if input.ratio(1, 8)? { Some("3".into()) } else { None },
             order: times.order,
@@ -73,6 +79,7 @@ impl Run {
         Ok(Self {
             core: OrderedCore::new(settings, ids.clone()),
             ids,
+            limits,
             now: Moment::ZERO,
             out: Vec::new(),
             pending: HashMap::new(),
@@ -211,7 +218,7 @@ impl Run {
                 Effect::Message(ordered) => self.count(ordered.message.raw),
                 Effect::Echo { raw, .. } => self.count(raw),
                 Effect::Malformed { data, .. } => {
-                    assert!(Message::parse(data.clone(), &Limits::default()).is_err());
+                    assert!(Message::parse(data.clone(), &self.limits).is_err());
                     self.count(data);
                 }
                 Effect::Gap { from, to } => assert!(from <= to),

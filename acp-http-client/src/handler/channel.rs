@@ -150,8 +150,9 @@ impl Responder {
         self.send(Some(Err(error)))
     }
 
-    /// Waits until the response is no longer needed: the turn or the request was cancelled, or the connection has
-    /// ended.
+    /// Waits until the response is no longer needed.
+    ///
+    /// This is the case if the turn or the request was cancelled, or if the connection has ended.
     pub async fn closed(&mut self) {
         if let Some(sender) = &mut self.sender {
             sender.closed().await;

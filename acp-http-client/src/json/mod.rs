@@ -99,8 +99,8 @@ pub(crate) fn decode(text: &[u8], limit: usize) -> Result<Value, JsonError> {
     decoded::decode(text, limit)
 }
 
-/// Checks that JSON text takes at most about `limit` bytes of memory once it is read, also as another type than a value.
-/// Whether it is JSON at all is not checked.
+/// Checks that JSON text takes at most about `limit` bytes of memory once it is parsed, as a value or as another type.
+/// Does not check whether the text is JSON.
 pub(crate) fn check_size(text: &[u8], limit: usize) -> Result<(), JsonError> {
     // A value needs two bytes of text, itself and what separates it from the next, so that only large text is read twice.
     let values = text.len() / 2 + 1;
@@ -137,8 +137,9 @@ pub enum JsonError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// An object has a member whose name begins with `$serde_json::private::`. `serde_json` would read another value
-    /// than the text says.
+    /// An object has a member whose name starts with `$serde_json::private::`.
+    ///
+    /// `serde_json` would read a value that differs from the text.
     #[error("JSON has a reserved member name")]
     Reserved,
 }
@@ -164,7 +165,9 @@ impl Serialize for Json {
     }
 }
 
-/// A typed value with its JSON, or only the JSON if this version of the crate does not know the value.
+/// A typed value with its JSON.
+///
+/// It contains only the JSON if this version of the crate does not know the value.
 #[derive(Debug, Clone)]
 pub struct Typed<T> {
     /// Boxed, because most values are large and are moved several times.

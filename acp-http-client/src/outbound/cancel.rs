@@ -15,6 +15,7 @@ use crate::{
     client::Core,
     inbound::LinkState,
     printable::OneLine,
+    tap::catch,
     transport::{Handover, PostFailure},
 };
 
@@ -22,11 +23,17 @@ use crate::{
 const BEHIND_PROMPT: Duration = Duration::from_secs(2);
 
 /// Cancels the turn of a session: prompts that were not sent are withdrawn; a turn that runs is cancelled on the server.
+/// Its open agent requests get the response "cancelled" if `answers_requests` allows it then.
 ///
 /// A server may handle the cancel before the prompt, although the prompt was sent first: the two travel on two
 /// connections. So the cancel is repeated, a bounded number of times and with growing pauses, for as long as the turn
 /// runs and its stream is open. Agents ignore a cancel without a turn.
-pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> Result<(), Error> {
+pub(crate) async fn cancel(
+    core: &Arc<Core>,
+    session: Arc<str>,
+    body: Bytes,
+    answers_requests: impl FnOnce() -> bool + Send + 'static,
+) -> Result<(), Error> {
     core.check_alive()?;
     // At once, so that a prompt that follows waits for the cancel and is not cancelled by it.
     let Cancelled { mut withdrawn, mut running, cancelling } = core.outbox.cancel(&session);
@@ -51,10 +58,12 @@ pub(crate) async fn cancel(core: &Arc<Core>, session: Arc<str>, body: Bytes) -> 
     let connection = core.clone();
     core.tasks.spawn(async move {
         let core = connection;
-        // Open agent requests get the response "cancelled". Responses that cannot be delivered do not delay the
-        // cancel: separate tasks send them.
-        let answers = core.calls.cancel(|asking| asking == Some(&*session));
-        let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
+        // The closure belongs to the application. If it panics, it allows nothing.
+        if catch("cancel filter", answers_requests).unwrap_or(false) {
+            // Responses that cannot be delivered do not delay the cancel: separate tasks send them.
+            let answers = core.calls.cancel(|asking| asking == Some(&*session));
+            let _ = tokio::time::timeout(core.options.timeouts.cancel_repeat, answers).await;
+        }
         let sent = match needed {
             true => cancel_turns(&core, session, body, running, cancelling).await,
             false => Ok(()),

@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{
     RequestOptions,
+    open_posts::OpenPost,
     options::Deadline,
     outbox::Slot,
     ticket::{Posting, Settled, Ticket},
@@ -163,7 +164,8 @@ impl Exchange {
             }
             let handover = Handover::default();
             self.start(replays, handover.clone());
-            match self.send(&body, handover, slot, retries > 0).await? {
+            let sending = self.send(&body, handover, slot, retries > 0).await;
+            match sending.inspect_err(|_| self.keep_post())? {
                 Sending::Settled(settled) => break settled,
                 Sending::Refused(delay) => {
                     retries -= 1;
@@ -183,6 +185,19 @@ impl Exchange {
             });
         }
         Ok(settled)
+    }
+
+    /// The request has failed. If the connection has ended and its open POSTs are kept, its own is one of them.
+    fn keep_post(&mut self) {
+        // Otherwise the ticket keeps the POST: a turn that is cancelled ends with it.
+        if let Some(kept) = self.core.kept_posts.get()
+            && let Some(posting) = self.ticket.posting.take()
+        {
+            // If nobody reads them, the POST is closed.
+            if let Some(kept) = kept.upgrade() {
+                kept.push(OpenPost { method: self.method.clone(), posting });
+            }
+        }
     }
 
     /// The request is about to be sent.

@@ -39,23 +39,27 @@ impl RequestOptions {
         self
     }
 
-    /// Sets whether the request returns only after all updates that the server sent before the response were
-    /// delivered. On by default for every request about a session.
+    /// Sets whether the request returns after all updates that the server sent before the response.
+    ///
+    /// If on, the request returns only after these updates were delivered. On by default for every request about a
+    /// session.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = Some(ordered);
         self
     }
 
-    /// Sets whether the conversation that the agent replays before its response is marked as
-    /// [history](crate::Origin::History). Use it for `session/resume`: agents should not replay anything then, but
-    /// some do. For `session/load` it is always on and covers all updates of the session before the response. Do not
-    /// use it if other clients may have a running turn in the session: their live updates would be marked as history.
+    /// Sets whether updates that the agent replays before its response are marked as history.
+    ///
+    /// They then have [`Origin::History`](crate::Origin::History). Only the conversation is marked. Use it for
+    /// `session/resume`: agents should not replay anything there, but some do. For `session/load` it is always on and
+    /// covers all updates of the session before the response. Do not use it if other clients may have a running turn in
+    /// the session: their live updates would be marked as history.
     pub fn replays(mut self, replays: bool) -> Self {
         self.replays = replays;
         self
     }
 
-    /// Sets whether the request is cancelled on the server when its future is dropped before its response.
+    /// Sets whether dropping the request before its response cancels it on the server.
     pub fn cancel_on_drop(mut self, cancel: bool) -> Self {
         self.cancel_on_drop = Some(cancel);
         self

@@ -29,7 +29,7 @@ impl MessageId {
     }
 }
 
-/// In one line, also if the text has several.
+/// In one line, even if the text has several.
 impl fmt::Debug for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&OneLine(PrintableJson(&self.0)), f)

@@ -26,7 +26,7 @@ impl EventId {
         }
     }
 
-    /// Whether it is the empty id, by which a server takes back the last one.
+    /// Whether it is the empty id, with which a server resets the last event id.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.0, Kind::Text(text) if text.is_empty())
     }
@@ -70,8 +70,8 @@ impl EventId {
     }
 }
 
-/// The number of an id that is written without sign and leading zeros. The largest number has no successor and is
-/// none.
+/// The number of an id that is written without sign and leading zeros. Returns `None` for the largest number, because
+/// it has no successor.
 fn number(value: &[u8]) -> Option<u64> {
     if value.is_empty() || (value[0] == b'0' && value.len() > 1) {
         return None;

@@ -45,11 +45,11 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Returns a builder with the settings of this crate's own HTTP client: TLS as selected by the features, no
-/// redirects.
+/// Returns a builder with the settings of this crate's own HTTP client.
 ///
-/// Use it to build your own HTTP client. It changes no process-wide setting. TLS is already configured, so
-/// certificates that you add to the builder are ignored; use [`http_client_builder_trusting`] to add certificates.
+/// TLS is configured as selected by the features, and redirects are not followed. Use the builder to build your own
+/// HTTP client. It changes no process-wide setting. TLS is already configured, so certificates that you add to the
+/// builder are ignored; use [`http_client_builder_trusting`] to add certificates.
 pub fn http_client_builder() -> reqwest::ClientBuilder {
     tls::platform(plain_builder())
 }

@@ -6,7 +6,9 @@ use futures::future::BoxFuture;
 
 use crate::error::Cause;
 
-/// Sends HTTP requests instead of a [`reqwest::Client`], for example over a Unix socket or to a simulated server.
+/// Sends HTTP requests instead of a [`reqwest::Client`].
+///
+/// For example, it can send them over a Unix socket or to a simulated server.
 pub trait HttpSender: Send + Sync + 'static {
     /// Sends one request. The body of the response may be streamed.
     ///

@@ -7,44 +7,69 @@ use futures::future::join_all;
 use mock_server::MockServer;
 use sandbox_agent_sdk::SandboxAgentClient;
 use sandbox_agent_sdk::connection::Capabilities;
+use unicode_width::UnicodeWidthStr;
 
 use super::{KNOWN_AGENTS, KnownAgent};
+use crate::chat::Plain;
 use crate::random_token;
 
 /// The timeout of starting an agent and connecting to it.
 const START: Duration = Duration::from_secs(30);
 
+/// How many of the last lines of standard error are shown of an agent that failed to start.
+const STDERR_LINES: usize = 5;
+
+/// A row of the table.
+enum Row {
+    /// The cells of an agent that was started.
+    Cells(Vec<String>),
+    /// Why an agent was not started, in one line or more.
+    Reason(&'static str, Vec<String>),
+}
+
 /// Starts every installed agent, and returns a table of their versions and capabilities.
 pub async fn table() -> String {
-    let rows = join_all(KNOWN_AGENTS.iter().map(row)).await;
     let heading = ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
-    let table: Vec<Vec<String>> = [heading.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
-    let columns = heading.len();
-    // If an agent cannot be run, the second cell contains the reason.
-    let is_measured = |row: &&Vec<String>, column: usize| row.len() == columns || column == 0;
-    let width = |column: usize| {
-        table.iter().filter(|row| is_measured(row, column)).map(|row| row[column].len()).max()
-    };
-    let lines = table.iter().map(|row| {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = width(column).unwrap_or_default();
-            format!("{cell:<width$}")
-        });
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    let mut rows = vec![Row::Cells(heading.map(str::to_owned).to_vec())];
+    rows.extend(join_all(KNOWN_AGENTS.iter().map(row)).await);
+    let mut widths = vec![0; heading.len()];
+    for row in &rows {
+        match row {
+            Row::Cells(cells) => {
+                for (width, cell) in widths.iter_mut().zip(cells) {
+                    *width = cell.width().max(*width);
+                }
+            }
+            Row::Reason(name, _) => widths[0] = name.width().max(widths[0]),
+        }
+    }
+    let padded =
+        |cell: &str, width: usize| format!("{cell}{}", " ".repeat(width.saturating_sub(cell.width())));
+    let lines = rows.iter().map(|row| match row {
+        Row::Cells(cells) => {
+            let cells: Vec<String> =
+                cells.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
+            format!("{}\n", cells.join("  ").trim_end())
+        }
+        Row::Reason(name, lines) => {
+            let indent = format!("\n{}    ", " ".repeat(widths[0]));
+            format!("{}  {}\n", padded(name, widths[0]), lines.join(&indent))
+        }
     });
     lines.collect()
 }
 
-/// Returns the row of an agent; a shorter one if the agent does not start.
-async fn row(agent: &KnownAgent) -> Vec<String> {
-    let shorter = |text: String| vec![agent.name.to_owned(), text];
+/// Returns the row of an agent.
+async fn row(agent: &KnownAgent) -> Row {
+    let reason =
+        |lines: Vec<String>| Row::Reason(agent.name, lines.iter().map(|line| Plain::line(line)).collect());
     if agent.find().is_err() {
-        return shorter(format!("not installed: {}", agent.install_command()));
+        return reason(vec![format!("not installed: {}", agent.install_command())]);
     }
     match tokio::time::timeout(START, connect(agent)).await {
-        Ok(Ok(capabilities)) => capability_row(agent, &capabilities),
-        Ok(Err(error)) => shorter(format!("failed to start: {}", with_causes(&*error))),
-        Err(_) => shorter(format!("no response within {START:?}")),
+        Ok(Ok(capabilities)) => Row::Cells(capability_row(agent, &capabilities)),
+        Ok(Err(error)) => reason(why(&*error)),
+        Err(_) => reason(vec![format!("no response within {START:?}")]),
     }
 }
 
@@ -58,8 +83,15 @@ async fn connect(agent: &KnownAgent) -> Result<Capabilities, Box<dyn Error>> {
     Ok((*client.connect().await?).clone())
 }
 
-/// Returns an error with its causes, in one line.
-fn with_causes(error: &dyn Error) -> String {
+/// Returns why an agent failed to start: the end of its process with the last lines of its standard error, or an error
+/// with its causes in one line.
+fn why(error: &(dyn Error + 'static)) -> Vec<String> {
+    let end =
+        error.downcast_ref::<sandbox_agent_sdk::Error>().and_then(sandbox_agent_sdk::Error::termination);
+    if let Some(end) = end {
+        let stderr = end.last_stderr_lines(STDERR_LINES).into_iter().map(str::to_owned);
+        return [format!("failed to start: {error}")].into_iter().chain(stderr).collect();
+    }
     let mut texts = vec![error.to_string()];
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -67,15 +99,18 @@ fn with_causes(error: &dyn Error) -> String {
         cause = error.source();
     }
     texts.dedup();
-    texts.join(": ").lines().map(str::trim).collect::<Vec<_>>().join(" ")
+    vec![format!("failed to start: {}", texts.join(": "))]
 }
 
 fn capability_row(agent: &KnownAgent, can: &Capabilities) -> Vec<String> {
     let yes = |able: bool| if able { "yes" } else { "no" }.to_owned();
     let logins = if can.auth_methods.is_empty() { "-".to_owned() } else { can.auth_methods.join(", ") };
+    // The agent chooses these texts.
+    let logins = Plain::line(&logins);
+    let version = can.agent_version.as_deref().map_or("?".to_owned(), Plain::line);
     vec![
         agent.name.to_owned(),
-        can.agent_version.clone().unwrap_or_else(|| "?".to_owned()),
+        version,
         yes(can.load_session),
         yes(can.resume_session),
         yes(can.fork_session),

@@ -12,7 +12,7 @@ pub(super) enum Policy {
     Ask,
     /// Everything is allowed.
     Allow,
-    /// Changes of files are allowed, and the user decides about the rest.
+    /// File changes are allowed, and the user decides about the rest.
     Edits,
     /// Everything is refused.
     Deny,

@@ -7,6 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use sandbox_agent_sdk::PermissionRequest;
 use sandbox_agent_sdk::requests::QuestionRequest;
 
+use super::card::Piece;
 use super::editor::{Edited, Editor};
 use super::form::{Filled, Form};
 use super::line::{Line, Style};
@@ -80,19 +81,26 @@ impl Asks {
         self.editor.clear();
     }
 
-    pub(super) fn card(&self) -> Vec<Line> {
+    /// Returns the card of the first request, in at most `height` rows of this width if its keys leave room.
+    pub(super) fn card(&self, width: usize, height: usize) -> Vec<Line> {
         let Some(ask) = self.waiting.front() else { return Vec::new() };
-        let mut lines = match ask {
-            Ask::Permission(request) => permission::card(request, self.is_open()),
-            Ask::Question(form) => form.card(self.is_open()),
+        let (body, mut keys) = match ask {
+            Ask::Permission(request) if self.is_open() => {
+                (permission::body(request), permission::keys(request))
+            }
+            Ask::Permission(request) => (permission::body(request), Vec::new()),
+            Ask::Question(form) => (Vec::new(), form.card(self.is_open())),
         };
         if !self.focused {
-            lines.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
+            keys.push(Line::new(Style::Warn, "  Tab: answer this (your text stays)"));
         }
         if self.waiting.len() > 1 {
-            lines.push(Line::new(Style::Dim, &format!("  and {} more to answer", self.waiting.len() - 1)));
+            keys.push(Line::new(Style::Dim, &format!("  and {} more to answer", self.waiting.len() - 1)));
         }
-        lines
+        let keys: Vec<Line> = keys.iter().flat_map(|line| line.wrapped(width)).collect();
+        let mut rows = cut(&body, width, height.saturating_sub(keys.len()));
+        rows.extend(keys);
+        rows
     }
 
     /// The line with the answer to a question and the column of its cursor, if a question is being answered.
@@ -145,4 +153,25 @@ impl Asks {
         self.seen = Some(Instant::now());
         Pressed::Settled(settled.unwrap_or_else(|error| Line::new(Style::Dim, &format!("– {error}"))))
     }
+}
+
+/// Wraps what a request is about. If it takes more than `height` rows, its last row says how much follows.
+fn cut(body: &[Piece], width: usize, height: usize) -> Vec<Line> {
+    let rows = body.iter().flat_map(|piece| {
+        let rows = piece.line.wrapped(width).into_iter().enumerate();
+        rows.map(|(index, row)| (row, piece.is_file && index == 0))
+    });
+    let mut rows: Vec<(Line, bool)> = rows.collect();
+    if rows.len() > height {
+        let hidden = rows.split_off(height.saturating_sub(1).max(1));
+        let count =
+            |number: usize, what: &str| format!("{number} more {what}{}", if number == 1 { "" } else { "s" });
+        let mut more = format!("  … {}", count(hidden.len(), "line"));
+        let files = hidden.iter().filter(|(_, is_file)| *is_file).count();
+        if files > 0 {
+            more += &format!(", {}", count(files, "file"));
+        }
+        rows.push((Line::new(Style::Warn, &more), false));
+    }
+    rows.into_iter().map(|(row, _)| row).collect()
 }

@@ -15,14 +15,29 @@ const TOOL_LINES: usize = 12;
 const DIFF_LINES: usize = 40;
 /// How many of the last lines of standard error are shown.
 const STDERR_LINES: usize = 12;
-/// How many lines of a tool's input are shown.
-const INPUT_LINES: usize = 4;
-/// How many characters of a tool's input are shown.
-const INPUT_CHARS: usize = 240;
+/// How many characters of one line of a tool's output are shown.
+const LINE_CHARS: usize = 240;
+/// How many characters of a text are shown that the user decides about. It bounds the work of drawing it.
+const WHOLE_CHARS: usize = 20_000;
+
+/// Shows how the agent ended, in a chat that continues.
+pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
+    let mut lines = end_of_agent(end);
+    lines.push(restart_hint());
+    lines
+}
+
+/// Shows how the user restarts the agent.
+pub(super) fn restart_hint() -> Line {
+    bar(Line::new(Style::Dim, "Your next message, or /restart, restarts it. /quit leaves."))
+}
+
+fn bar(line: Line) -> Line {
+    line.behind(Style::Bad, "┃ ")
+}
 
 /// Shows how the agent ended.
-pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
-    let bar = |line: Line| line.behind(Style::Bad, "┃ ");
+pub(super) fn end_of_agent(end: &TerminationInfo) -> Vec<Line> {
     let title = if end.is_crash() { "The agent died" } else { "The agent has ended" };
     let mut how = Vec::new();
     if let Some(code) = end.exit_code {
@@ -41,23 +56,31 @@ pub(super) fn crash(end: &TerminationInfo) -> Vec<Line> {
     if let Some(message) = end.message.as_ref().filter(|text| !known || !text.contains("unix_wait_status(")) {
         lines.push(bar(Line::new(Style::Dim, message)));
     }
-    let shown = end.last_stderr_lines(STDERR_LINES);
+    let stderr = end.stderr.as_ref();
+    let of_turn =
+        stderr.and_then(|stderr| stderr.last_turn_lines(STDERR_LINES)).filter(|lines| !lines.is_empty());
+    let (what, shown, total) = match of_turn {
+        Some(shown) => ("stderr of this turn", shown, stderr.and_then(|stderr| stderr.turn_lines)),
+        None => ("stderr", end.last_stderr_lines(STDERR_LINES), stderr.and_then(|stderr| stderr.total_lines)),
+    };
     if !shown.is_empty() {
-        let total = end.stderr.as_ref().and_then(|stderr| stderr.total_lines);
         let heading = match total {
             Some(total) if total > shown.len() as u64 => format!("last {} of {total} lines", shown.len()),
             _ => "all of it".to_owned(),
         };
-        lines.push(bar(Line::new(Style::Dim, &format!("stderr, {heading}:"))));
+        lines.push(bar(Line::new(Style::Dim, &format!("{what}, {heading}:"))));
         lines.extend(shown.iter().map(|line| bar(Line::new(Style::Normal, &format!("  {line}")))));
     }
-    lines.push(bar(Line::new(Style::Dim, "Your next message, or /restart, restarts it. /quit leaves.")));
     lines
 }
 
-/// Shows an error and its causes.
+/// Shows an error and its causes, or how the agent ended.
 pub(super) fn failure(what: &str, error: &Error) -> Vec<Line> {
     let mut lines = vec![Line::new(Style::Bad, "✗ ").with(Style::Normal, &format!("{what}: {error}"))];
+    if let Some(end) = error.termination() {
+        lines.extend(end_of_agent(end));
+        return lines;
+    }
     let mut cause = error.source();
     let mut last = error.to_string();
     while let Some(error) = cause {
@@ -86,7 +109,8 @@ pub(super) fn tool(call: &ToolCall) -> Vec<Line> {
         _ => title = title.with(Style::Dim, "  not finished"),
     }
     let mut lines = vec![title];
-    lines.extend(content(call, DIFF_LINES));
+    let pieces = content(call, DIFF_LINES, Part::Last).into_iter();
+    lines.extend(pieces.map(|piece| piece.line));
     lines
 }
 
@@ -95,34 +119,54 @@ pub(super) fn tool_title(call: &ToolCall) -> &str {
     call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or(&call.id)
 }
 
+/// Which part of a long text is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it, from the beginning: the user decides about it.
+    Whole,
+    /// The last lines, because the end of a tool's output matters most.
+    Last,
+}
+
+/// A line of a tool call, and whether a file begins with it.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub(super) line: Line,
+    pub(super) is_file: bool,
+}
+
 /// Shows the content of a tool call: its output, or the changes that it makes.
-pub(super) fn content(call: &ToolCall, diff_limit: usize) -> Vec<Line> {
-    let mut lines = Vec::new();
+pub(super) fn content(call: &ToolCall, diff_limit: usize, part: Part) -> Vec<Piece> {
+    let mut pieces = Vec::new();
     for (index, piece) in call.content.iter().enumerate() {
         if call.content[..index].contains(piece) {
             continue;
         }
-        match piece {
-            Content::Text { text, .. } | Content::Resource { text, .. } => {
-                lines.extend(shortened(text, TOOL_LINES))
-            }
+        let (lines, is_file) = match piece {
+            Content::Text { text, .. } | Content::Resource { text, .. } => (excerpt(text, part), false),
             Content::Image { mime_type, .. } | Content::Audio { mime_type, .. } => {
-                lines.push(Line::new(Style::Dim, &format!("[{mime_type}]")));
+                (vec![Line::new(Style::Dim, &format!("[{mime_type}]"))], false)
             }
             Content::Link { uri, name, .. } => {
-                lines.push(Line::new(Style::Accent, &format!("{name}  {uri}")))
+                (vec![Line::new(Style::Accent, &format!("{name}  {uri}"))], false)
             }
             Content::Diff { path, old_text, new_text, .. } => {
-                lines.extend(diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit));
+                (diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit), true)
             }
-            Content::Other(value) => lines.push(Line::new(Style::Dim, &clipped(&value.to_string()))),
-            _ => {}
-        }
+            Content::Other(value) => (vec![Line::new(Style::Dim, &clipped(&value.to_string()))], false),
+            _ => continue,
+        };
+        pieces.extend(
+            lines.into_iter().enumerate().map(|(row, line)| Piece {
+                line: line.behind(Style::Dim, "  "),
+                is_file: is_file && row == 0,
+            }),
+        );
     }
-    lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
+    pieces
 }
 
-/// Shows the input of a tool in a few lines. Omitted if the tool changes a file, because the diff is shown.
+/// Shows the input of a tool. Omitted if the tool changes a file, because the diff is shown.
 pub(super) fn input(call: &ToolCall) -> Vec<Line> {
     let changes = call.content.iter().any(|content| matches!(content, Content::Diff { .. }));
     let mut lines = match &call.input {
@@ -151,25 +195,32 @@ fn given(input: &Value) -> Vec<Line> {
         _ => None,
     };
     if let Some(command) = command {
-        return shortened(&format!("$ {command}"), INPUT_LINES);
+        return excerpt(&format!("$ {command}"), Part::Whole);
     }
-    let Some(members) = input.as_object() else { return shortened(&input.to_string(), INPUT_LINES) };
+    let Some(members) = input.as_object() else { return excerpt(&input.to_string(), Part::Whole) };
     let members = members.iter().filter_map(|(name, value)| match value {
-        Value::String(text) => Some(format!("{name}: {}", text.lines().next().unwrap_or_default())),
+        Value::String(text) => Some(format!("{name}: {text}")),
         Value::Number(_) | Value::Bool(_) => Some(format!("{name}: {value}")),
         _ => None,
     });
-    members.take(INPUT_LINES).map(|line| Line::new(Style::Dim, &clipped(&line))).collect()
+    members.flat_map(|member| excerpt(&member, Part::Whole)).collect()
 }
 
-/// Returns the last lines of a text, because the end of a tool's output matters most.
-fn shortened(text: &str, limit: usize) -> Vec<Line> {
+/// Returns the lines of a text to show.
+fn excerpt(text: &str, part: Part) -> Vec<Line> {
     let text = text.trim_end();
     if text.is_empty() {
         return Vec::new();
     }
+    if part == Part::Whole {
+        let Some((end, _)) = text.char_indices().nth(WHOLE_CHARS) else { return Line::all(Style::Dim, text) };
+        let mut lines = Line::all(Style::Dim, &text[..end]);
+        let more = format!("… {} more characters", text[end..].chars().count());
+        lines.push(Line::new(Style::Warn, &more));
+        return lines;
+    }
     let total = text.lines().count();
-    let skipped = total.saturating_sub(limit);
+    let skipped = total.saturating_sub(TOOL_LINES);
     let mut lines = Vec::new();
     if skipped > 0 {
         lines.push(Line::new(Style::Dim, &format!("… {skipped} lines before")));
@@ -180,7 +231,7 @@ fn shortened(text: &str, limit: usize) -> Vec<Line> {
 }
 
 fn clipped(text: &str) -> String {
-    match text.char_indices().nth(INPUT_CHARS) {
+    match text.char_indices().nth(LINE_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! Shows the changes of a file.
+//! Shows the changes to a file.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const COMPARED_BYTES: usize = 1 << 20;
 /// How long a comparison may take before it returns a coarser result.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Shows the changes of a file in at most `limit` lines, with a title.
+/// Shows the changes to a file in at most `limit` lines, with a title.
 pub(super) fn diff_lines(path: &str, old: &str, new: &str, limit: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     if old.len() + new.len() > COMPARED_BYTES {

@@ -1,13 +1,14 @@
 //! Connects to the server: an external one, or one inside this program.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mock_server::{Builder, MockServer, ProcessAgent};
 use sandbox_agent_sdk::{ClientOptions, Error, SandboxAgentClient, ServerKind};
 
 use super::args::Args;
+use super::login::LoginHelp;
 use super::permission;
 use super::showcase::showcase;
 use crate::agents::KnownAgent;
@@ -25,15 +26,15 @@ pub(super) struct Host {
     pub(super) client: SandboxAgentClient,
     /// The directory in which sessions are started.
     pub(super) directory: String,
-    /// The name of the agent until it has reported its own.
+    /// What the agent is called until it has reported its name.
     pub(super) agent: String,
-    /// The agent's program.
-    pub(super) program: String,
+    /// How the user logs in to the agent.
+    pub(super) login: LoginHelp,
     /// A client with a separate agent process that lists the agent's sessions, if the agent runs as a process here.
     /// The server's list contains only the sessions of this chat, without titles.
     pub(super) lister: Option<SandboxAgentClient>,
-    /// The embedded server, which stops when it is dropped.
-    _embedded: Option<MockServer>,
+    /// The embedded server.
+    embedded: Option<MockServer>,
 }
 
 impl Host {
@@ -60,11 +61,18 @@ impl Host {
         Ok(Self {
             client: connect(options).map_err(in_words)?,
             directory,
-            program: agent.clone(),
+            login: LoginHelp::of_name(&agent),
             agent,
             lister: None,
-            _embedded: None,
+            embedded: None,
         })
+    }
+
+    /// Ends the embedded server and its agents. An agent may write its last turn to disk before it exits.
+    pub(super) async fn end(self) {
+        if let Some(server) = self.embedded {
+            server.shutdown().await;
+        }
     }
 
     async fn embedded(
@@ -78,56 +86,72 @@ impl Host {
             .replay_buffer(REPLAY_BUFFER)
             .record(0)
             .released_quirks(false);
-        let (agent, program, directory) = match command(args)? {
-            Some((name, command)) => {
+        let (name, agent, login, directory) = match Launch::from_args(args)? {
+            Some(launch) => {
                 let directory = directory(args)?;
-                let program = PathBuf::from(command.program());
-                let program = program.file_name().unwrap_or(command.program()).to_string_lossy().into_owned();
-                builder = builder.agent(&name, command.cwd(&directory)).files("/");
-                (name, program, directory.display().to_string())
+                builder = builder.agent(&launch.name, launch.process.cwd(&directory)).files("/");
+                (launch.name, launch.called, launch.login, directory.display().to_string())
             }
             None => {
                 builder = builder.agent(SHOWCASE, showcase());
                 let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());
-                (SHOWCASE.to_owned(), SHOWCASE.to_owned(), directory)
+                let name = || SHOWCASE.to_owned();
+                (name(), name(), LoginHelp::of_name(SHOWCASE), directory)
             }
         };
+        let is_process = name != SHOWCASE;
         let server =
             builder.try_start().await.map_err(|error| format!("the server cannot be started: {error}"))?;
         // A login by a key could replace the one that the user has stored, so the chat logs in only if it is required.
         let options = || {
-            let options = SandboxAgentClient::builder(server.url()).agent(&agent).token(&token);
-            options.auto_authenticate(false)
+            let options = SandboxAgentClient::builder(server.url()).agent(&name).token(&token);
+            // The user has a terminal on the machine of the agent.
+            options.auto_authenticate(false).terminal_logins(true)
         };
         let client = connect(options()).map_err(|error| error.to_string())?;
-        let lister = match agent.as_str() {
-            SHOWCASE => None,
-            _ => {
+        let lister = match is_process {
+            false => None,
+            true => {
                 let options = options().server(ServerKind::PerAgent).auto_connect(false);
                 Some(connect(options).map_err(|error| error.to_string())?)
             }
         };
-        if agent == SHOWCASE {
+        if !is_process {
             let written = write_demo_files(&client).await;
             written.map_err(|error| format!("the files of the demonstration cannot be written: {error}"))?;
         }
-        Ok(Self { client, directory, agent, program, lister, _embedded: Some(server) })
+        Ok(Self { client, directory, agent, login, lister, embedded: Some(server) })
     }
 }
 
-/// Returns the agent to run as a process, with its name until it has reported its own; `None` for the demonstration.
-fn command(args: &Args) -> Result<Option<(String, ProcessAgent)>, String> {
-    if let Some(command) = &args.agent_command {
-        let program = PathBuf::from(command.program());
-        let name = program.file_stem().map_or("agent".to_owned(), |name| name.to_string_lossy().into_owned());
-        return Ok(Some((name, command.clone())));
-    }
-    match args.agent.as_deref() {
-        None | Some(SHOWCASE) => Ok(None),
-        Some(name) => {
-            let process = KnownAgent::named(name).and_then(|agent| agent.process());
-            Ok(Some((name.to_owned(), process.map_err(|error| error.to_string())?)))
+/// An agent to run as a process.
+struct Launch {
+    /// The agent's name on the server. The SDK knows some agents by their names.
+    name: String,
+    process: ProcessAgent,
+    /// What the agent is called until it has reported its name.
+    called: String,
+    login: LoginHelp,
+}
+
+impl Launch {
+    /// Returns the agent that the options name; `None` for the demonstration.
+    fn from_args(args: &Args) -> Result<Option<Self>, String> {
+        if let Some(process) = args.agent_command.clone() {
+            let name = Path::new(process.program()).file_stem().unwrap_or(process.program());
+            let name = name.to_string_lossy().into_owned();
+            let login = LoginHelp::of_command(process.words());
+            // The program may be an interpreter, whose name means nothing to the user.
+            return Ok(Some(Self { name, process, called: "the agent".to_owned(), login }));
         }
+        let name = match args.agent.as_deref() {
+            None | Some(SHOWCASE) => return Ok(None),
+            Some(name) => name,
+        };
+        let found = KnownAgent::named(name).and_then(|agent| Ok((agent, agent.find()?, agent.process()?)));
+        let (agent, program, process) = found.map_err(|error| error.to_string())?;
+        let login = LoginHelp::of_known(&agent, &program);
+        Ok(Some(Self { name: name.to_owned(), process, called: name.to_owned(), login }))
     }
 }
 

@@ -4,6 +4,7 @@
 //! args, exit, help.txt      options, exit codes, help
 //! host, showcase            the server, and the agent of the embedded one
 //! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
+//! login                     how the user logs in to the agent
 //! console, pipe             the two loops: with a terminal, and without
 //! view, card, diff          how a turn is shown
 //! ask, permission, form,
@@ -26,6 +27,7 @@ mod files;
 mod form;
 mod host;
 mod line;
+mod login;
 mod permission;
 mod pipe;
 mod plain;
@@ -36,4 +38,5 @@ mod signals;
 mod talk;
 mod view;
 
+pub(crate) use plain::Plain;
 pub use run::run;

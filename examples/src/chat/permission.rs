@@ -5,7 +5,7 @@ use sandbox_agent_sdk::update::ToolKind;
 use sandbox_agent_sdk::{PermissionDecision, PermissionRequest};
 
 use super::args::Policy;
-use super::card;
+use super::card::{self, Part, Piece};
 use super::line::{Line, Style};
 
 /// How many lines of a diff are shown in a permission request.
@@ -28,16 +28,20 @@ pub(super) fn title(request: &PermissionRequest) -> &str {
     request.tool_call().map_or("something", card::tool_title)
 }
 
-/// Shows the request, with its keys if `open` is true.
-pub(super) fn card(request: &PermissionRequest, open: bool) -> Vec<Line> {
-    let mut lines = vec![Line::new(Style::Warn, "? ").with(Style::Bold, title(request))];
+/// Returns the title of the request, and what it is about.
+pub(super) fn body(request: &PermissionRequest) -> Vec<Piece> {
+    let plain = |line: Line| Piece { line, is_file: false };
+    let mut pieces = vec![plain(Line::new(Style::Warn, "? ").with(Style::Bold, title(request)))];
     if let Some(call) = request.tool_call() {
-        lines.extend(card::input(call));
-        lines.extend(card::content(call, DIFF_LINES));
+        pieces.extend(card::input(call).into_iter().map(plain));
+        pieces.extend(card::content(call, DIFF_LINES, Part::Whole));
     }
-    if !open {
-        return lines;
-    }
+    pieces
+}
+
+/// Returns the options of the request with their keys.
+pub(super) fn keys(request: &PermissionRequest) -> Vec<Line> {
+    let mut lines = Vec::new();
     for (index, option) in request.options().iter().enumerate().take(9) {
         let key = letter(request.options(), index).map_or(String::new(), |letter| format!(" or {letter}"));
         let number = format!("  {}{key:<5}  ", index + 1);

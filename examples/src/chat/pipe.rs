@@ -165,11 +165,11 @@ impl Pipe {
             }
             Err(error) => match error.termination() {
                 Some(end) => {
-                    self.tell(card::crash(end))?;
+                    self.tell(card::end_of_agent(end))?;
                     Ok(Some(Exit::AgentDied))
                 }
                 None => {
-                    self.tell(card::failure("the turn failed", &error))?;
+                    self.tell(self.talk.failure("the turn failed", &error))?;
                     Ok(Some(Exit::TurnFailed))
                 }
             },

@@ -9,7 +9,7 @@ const LONGEST_STRING: usize = 4096;
 /// the title, write the clipboard, hide text, or answer for the user. The only control character that remains is the
 /// line feed; a tab becomes spaces. A sequence may be split across chunks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Plain {
+pub(crate) struct Plain {
     state: State,
     after_return: bool,
 }
@@ -46,7 +46,7 @@ impl Plain {
     }
 
     /// Returns the plain part of a text as a single line.
-    pub(super) fn line(text: &str) -> String {
+    pub(crate) fn line(text: &str) -> String {
         Self::of(text).replace('\n', " ")
     }
 

@@ -35,6 +35,7 @@ pub async fn run() -> ExitCode {
         Some(paint) => Console::run(&args, &host, paint).await,
         None => Pipe::run(&args, &host).await,
     };
+    host.end().await;
     let exit = outcome.unwrap_or_else(|error| {
         // The output is closed, and standard error may be closed too.
         let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chat: {error}\n"));

@@ -51,6 +51,10 @@ impl Screen {
         self.width
     }
 
+    pub(super) fn height(&self) -> usize {
+        self.height
+    }
+
     /// Reads the current size of the terminal.
     pub(super) fn measure(&mut self) {
         if let Ok((width, height)) = size() {

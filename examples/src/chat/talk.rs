@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::login::{LoginKind, LoginMethod};
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
 use sandbox_agent_sdk::{Error, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update};
 use serde_json::Value;
@@ -15,7 +14,8 @@ use super::command::Command;
 use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
-use crate::agents::{key_login, key_variable};
+use super::login::LoginHelp;
+use crate::agents::key_login;
 
 /// How many characters of a prompt are used as a session's title.
 const TITLE_CHARS: usize = 60;
@@ -27,9 +27,9 @@ pub(super) struct Talk {
     client: SandboxAgentClient,
     /// A client that lists the agent's own sessions.
     lister: Option<SandboxAgentClient>,
+    /// What the agent is called until it has reported its name.
     agent: String,
-    /// The agent's program, for logins.
-    program: String,
+    login: LoginHelp,
     directory: String,
     session: Option<Session>,
     /// The ids of the sessions in the last list.
@@ -81,7 +81,7 @@ impl Talk {
             client: host.client.clone(),
             lister: host.lister.clone(),
             agent: host.agent.clone(),
-            program: host.program.clone(),
+            login: host.login.clone(),
             directory: host.directory.clone(),
             session: None,
             listed: Vec::new(),
@@ -234,11 +234,8 @@ impl Talk {
     /// Shows a failure. If the agent requires a login, shows how to log in.
     pub(super) fn failure(&self, what: &str, error: &Error) -> Vec<Line> {
         let mut lines = card::failure(what, error);
-        if let Error::LoginRequired(login) = error {
-            lines.push(Line::new(Style::Dim, "  The agent requires a login. Its methods are:"));
-            let methods =
-                login.methods.iter().map(|method| format!("  · {}", login_hint(method, &self.program)));
-            lines.extend(methods.map(|method| Line::new(Style::Dim, &method)));
+        if let Error::LoginRequired(required) = error {
+            lines.extend(self.login.lines(required));
         }
         lines
     }
@@ -247,23 +244,6 @@ impl Talk {
     pub(super) async fn leave(&self) {
         // The program ends even if the server does not confirm.
         let _ = self.client.disconnect().await;
-    }
-}
-
-/// Returns how to log in with a method: by a key in a variable, by a command, or by the agent's own program.
-fn login_hint(method: &LoginMethod, program: &str) -> String {
-    let name = &method.name;
-    let set = |variables: &[&str]| format!("{name}: set {} and start the chat again", variables.join(", "));
-    match &method.kind {
-        LoginKind::Variables { variables, .. } => {
-            let required = variables.iter().filter(|variable| !variable.optional);
-            set(&required.map(|variable| variable.name.as_str()).collect::<Vec<_>>())
-        }
-        _ => match (key_variable(&method.id), method.terminal_command(program)) {
-            (Some(variable), _) => set(&[variable]),
-            (None, Some(command)) => format!("{name}: run {command:?} in a terminal"),
-            (None, None) => format!("{name}: by the agent's own program, `{program}`"),
-        },
     }
 }
 
@@ -278,8 +258,10 @@ async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Ses
     logged_in(client, || client.new_session(NewSession::in_dir(directory))).await
 }
 
-/// Makes a call. If the agent requires a login, and the environment has a key for one of its login methods, logs in with
-/// that key and makes the call again. A login that is not required could replace one that the user has stored.
+/// Makes a call, and repeats it after a login if the agent requires one.
+///
+/// If the call fails because a login is required, and the environment has a key for one of the login methods, logs in
+/// with that key and makes the call again. A login that is not required could replace one that the user has stored.
 async fn logged_in<C: Future<Output = Result<Session, Error>>>(
     client: &SandboxAgentClient,
     call: impl Fn() -> C,

@@ -18,7 +18,7 @@ const PLAN_LINES: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct View {
     settled: Vec<Line>,
-    /// Whether a text ended with empty lines. One of them is shown if anything follows.
+    /// Whether the text ended with empty lines. One of them is shown if more output follows.
     gap: bool,
     flow: Option<Flow>,
     calls: Vec<OpenCall>,

@@ -51,6 +51,10 @@ impl Running for Instance {
         self.0.state().stderr.last_lines(QUOTED_LINES)
     }
 
+    fn stderr_lines(&self) -> u64 {
+        self.0.state().stderr.total_lines()
+    }
+
     fn close_input(&self) {
         self.0.die(ExitStatus::Code(0), &[]);
     }

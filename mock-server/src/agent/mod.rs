@@ -58,8 +58,19 @@ pub trait Running: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Returns how many lines the agent has written to stderr so far.
+    fn stderr_lines(&self) -> u64 {
+        0
+    }
+
     /// Closes the agent's input. A well-behaved agent then exits.
     fn close_input(&self);
+
+    /// Asks the agent to exit: a process gets SIGTERM and, after a [grace period](crate::ProcessAgent::grace),
+    /// SIGKILL. Does not block.
+    fn terminate(&self) {
+        self.kill();
+    }
 
     /// Kills the agent. Does not block.
     fn kill(&self);
@@ -75,7 +86,7 @@ pub enum Output {
     Exited(Exit),
 }
 
-/// The destination of a running agent's output. Passes it to the hub in order of the calls.
+/// The destination of a running agent's output. Passes it to the hub in the order of the calls.
 ///
 /// Calls never block and never fail. If the server is gone, the output is discarded.
 #[derive(Clone)]

@@ -79,7 +79,9 @@ impl Script {
         Self::new(move |_| steps.clone())
     }
 
-    /// Sets what `session/load` streams before it responds, by session id. Each value is an `update` member.
+    /// Sets the history that `session/load` streams before it responds.
+    ///
+    /// The closure receives the session id. Each returned value is an `update` member.
     #[must_use]
     pub fn history(mut self, history: impl Fn(&str) -> Vec<Value> + Send + Sync + 'static) -> Self {
         self.history = Arc::new(history);

@@ -83,8 +83,9 @@ pub struct ControlPlaneBuilder {
 }
 
 impl ControlPlane {
-    /// Creates a builder with default settings: a temporary root, a body limit of 2 MiB, only `mock`
-    /// installed.
+    /// Creates a builder with default settings.
+    ///
+    /// The root is a temporary directory, the body limit is 2 MiB, and only `mock` is installed.
     pub fn builder() -> ControlPlaneBuilder {
         ControlPlaneBuilder {
             root: None,
@@ -170,7 +171,7 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Sets whether processes and terminals are served; on by default. If off, their paths are unknown.
+    /// Sets whether processes and terminals are served. On by default; if off, their paths are unknown.
     pub fn processes(mut self, on: bool) -> Self {
         self.processes = on;
         self

@@ -30,8 +30,8 @@ pub enum Fault {
     PostHangs,
     /// Resets the connection before the server reads the body. The message is not executed.
     ///
-    /// With a JSON-RPC method filter the server must read the body to know the method. It is not executed
-    /// either.
+    /// With a JSON-RPC method filter, the server must read the body to know the method. The message is not
+    /// executed in this case either.
     PostResetBeforeRead,
     /// Resets the connection after the body was read.
     PostResetAfterRead {

@@ -90,12 +90,12 @@ impl Hub {
         initialize: Option<Value>,
     ) -> Result<Arc<dyn Running>, Problem> {
         let hub = Arc::downgrade(self);
-        let outlet = self.core.outlet(move |output| {
+        let sink = move |output| {
             if let Some(hub) = hub.upgrade() {
                 hub.output(&name, launch, output);
             }
-        });
-        let launched = agent.launch(outlet).await;
+        };
+        let launched = self.core.launch(&*agent, sink).await;
         let running = launched
             .map_err(|error| Problem::stream_error(format!("failed to start agent process: {}", error.0)))?;
         if let Some(params) = initialize {

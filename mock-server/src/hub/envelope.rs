@@ -41,7 +41,7 @@ impl Envelope {
             (Some(method), Some(id)) => Ok(Self::Request { id, method, params }),
             (Some(method), None) => Ok(Self::Notification { method, params }),
             (None, Some(_)) if !answers => {
-                Err(Problem::invalid_request("an answer needs a result or an error"))
+                Err(Problem::invalid_request("a response needs a result or an error"))
             }
             (None, Some(id)) => Ok(Self::Answer { id, message }),
             (None, None) => Err(Problem::invalid_request("a message needs a method or an id")),

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -103,15 +104,21 @@ impl Hub {
 
     /// Ends every active session of the agent, then fails its pending requests. Returns the exited agent.
     fn exit(state: &mut State, agent: &str, exit: &Exit) -> Arc<OnceCell<Arc<dyn Running>>> {
-        let termination = Termination::by_exit(exit);
         let gone = state.renew(agent);
-        let ended: Vec<String> = state
+        let prompts: HashMap<String, u64> = state.prompts(agent);
+        // The lines of stderr of the turn are those since its prompt.
+        let termination_of = |session: Option<&str>| {
+            let before = session.and_then(|id| prompts.get(id));
+            Termination::by_exit(exit, before.map(|before| exit.stderr.total_lines.saturating_sub(*before)))
+        };
+        let ended: Vec<(String, Termination)> = state
             .sessions
             .iter_mut()
             .filter(|(_, session)| session.agent == agent)
-            .filter_map(|(id, session)| session.end(termination.clone()).then(|| id.clone()))
+            .map(|(id, session)| (id, session, termination_of(Some(id))))
+            .filter_map(|(id, session, end)| session.end(end.clone()).then(|| (id.clone(), end)))
             .collect();
-        for id in ended {
+        for (id, termination) in ended {
             let notice = termination.notification(&id).to_string();
             publish_raw(&state.audience(agent, Some(&id)), notice.as_bytes());
         }
@@ -129,7 +136,7 @@ impl Hub {
                 let error = json!({
                     "code": SESSION_ENDED,
                     "message": exit_message(exit),
-                    "data": { "terminationInfo": termination.info() },
+                    "data": { "terminationInfo": termination_of(session_of(&pending.params)).info() },
                 });
                 let response = Map::from_iter([
                     ("jsonrpc".to_owned(), json!("2.0")),
@@ -144,6 +151,15 @@ impl Hub {
 }
 
 impl State {
+    /// Returns the sessions with a running prompt, and how many lines of stderr the agent had written before it.
+    fn prompts(&self, agent: &str) -> HashMap<String, u64> {
+        let prompts = self.pending.values().filter(|pending| pending.agent == agent);
+        let prompts = prompts.filter(|pending| pending.method == "session/prompt");
+        prompts
+            .filter_map(|pending| Some((session_of(&pending.params)?.to_owned(), pending.stderr_before)))
+            .collect()
+    }
+
     /// Returns the logs that receive a message of this agent about this session.
     fn audience(&self, agent: &str, session: Option<&str>) -> Vec<Arc<Log>> {
         if let Some(only) = self.only_connection() {

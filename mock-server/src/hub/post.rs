@@ -74,7 +74,7 @@ impl Hub {
             return Ok(self.respond(&incoming, "error", error));
         }
         self.note(&incoming.connection, &agent, &incoming.method, &incoming.params);
-        let late = |_| Problem::timeout("agent did not answer in time");
+        let late = |_| Problem::timeout("agent did not respond within the timeout");
         let deadline = Instant::now() + self.core.config.request_timeout;
         let stream_only = incoming.echo == Echo::StreamOnly;
         // An agent that does not read its input counts as silent, too.
@@ -100,8 +100,16 @@ impl Hub {
         if !params.is_null() {
             message["params"] = params.clone();
         }
-        let mut pending =
-            Some(Pending { connection, id, method, params, agent: agent.clone(), echo, waiter });
+        let mut pending = Some(Pending {
+            connection,
+            id,
+            method,
+            params,
+            agent: agent.clone(),
+            echo,
+            stderr_before: 0,
+            waiter,
+        });
         loop {
             let Launched { running, launch } = self.launched(&agent, &wanted).await?;
             {
@@ -112,7 +120,8 @@ impl Hub {
                 }
                 let given = state.next_request();
                 message["id"] = given.clone().into();
-                if let Some(pending) = pending.take() {
+                if let Some(mut pending) = pending.take() {
+                    pending.stderr_before = running.stderr_lines();
                     state.pending.insert(given, pending);
                 }
             }

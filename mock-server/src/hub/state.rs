@@ -74,6 +74,8 @@ pub(super) struct Pending {
     pub(super) params: Value,
     pub(super) agent: String,
     pub(super) echo: Echo,
+    /// How many lines the agent had written to stderr when it got the request.
+    pub(super) stderr_before: u64,
     pub(super) waiter: oneshot::Sender<Value>,
 }
 

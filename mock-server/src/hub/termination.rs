@@ -17,6 +17,8 @@ struct Failure {
     exit_code: Option<i32>,
     signal: Option<String>,
     stderr: StderrSummary,
+    /// How many of the last lines of stderr belong to the running turn; `None` without a turn.
+    turn_lines: Option<u64>,
 }
 
 /// The two spellings of the members.
@@ -27,8 +29,9 @@ enum Spelling {
 }
 
 impl Termination {
-    /// Creates the end after an agent's exit: `completed` with code 0, `error` otherwise.
-    pub(crate) fn by_exit(exit: &Exit) -> Self {
+    /// Creates the end after an agent's exit: `completed` with code 0, `error` otherwise. `turn_lines` is how many of the
+    /// last lines of stderr were written since the prompt of the running turn.
+    pub(crate) fn by_exit(exit: &Exit, turn_lines: Option<u64>) -> Self {
         if exit.status.success() {
             return Self { reason: "completed", terminated_by: "agent", failure: None };
         }
@@ -37,6 +40,7 @@ impl Termination {
             exit_code: exit.status.code(),
             signal: exit.status.signal_name(),
             stderr: exit.stderr.clone(),
+            turn_lines,
         };
         Self { reason: "error", terminated_by: "agent", failure: Some(failure) }
     }
@@ -87,6 +91,10 @@ impl Termination {
             }
             stderr.insert("truncated".to_owned(), summary.truncated.into());
             stderr.insert(name("total_lines", "totalLines"), summary.total_lines.into());
+            // Without it, all lines may be shown.
+            if let Some(turn) = failure.turn_lines.filter(|turn| *turn < summary.total_lines) {
+                stderr.insert(name("turn_lines", "turnLines"), turn.into());
+            }
             members.insert("stderr".to_owned(), stderr.into());
         }
         members.into()
@@ -114,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_exit_code_is_spelled_both_ways() {
-        let termination = Termination::by_exit(&exit(ExitStatus::Code(1), 1));
+        let termination = Termination::by_exit(&exit(ExitStatus::Code(1), 1), None);
         let message = "agent exited with status ExitStatus(unix_wait_status(256))";
         assert_eq!(
             termination.notification("s")["params"],
@@ -133,8 +141,20 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_the_turn_are_counted_if_others_were_written_before() {
+        let stderr = |turn_lines| {
+            Termination::by_exit(&exit(ExitStatus::Code(1), 5), turn_lines).info()["stderr"].clone()
+        };
+        let expected = json!({ "head": "boom", "truncated": false, "totalLines": 5, "turnLines": 2 });
+        assert_eq!(stderr(Some(2)), expected);
+        for all in [None, Some(5)] {
+            assert_eq!(stderr(all).get("turnLines"), None, "{all:?}");
+        }
+    }
+
+    #[test]
     fn death_by_signal_has_a_name_and_no_code() {
-        let info = Termination::by_exit(&exit(ExitStatus::Signal(9), 0)).info();
+        let info = Termination::by_exit(&exit(ExitStatus::Signal(9), 0), None).info();
         assert_eq!(
             info,
             json!({
@@ -147,7 +167,7 @@ mod tests {
     #[test]
     fn a_clean_exit_and_a_requested_end_have_no_other_members() {
         assert_eq!(
-            Termination::by_exit(&exit(ExitStatus::Code(0), 5)).info(),
+            Termination::by_exit(&exit(ExitStatus::Code(0), 5), None).info(),
             json!({ "reason": "completed", "terminatedBy": "agent" })
         );
         assert_eq!(

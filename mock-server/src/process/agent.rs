@@ -106,6 +106,11 @@ impl ProcessAgent {
         &self.program
     }
 
+    /// Returns the program and its arguments.
+    pub fn words(&self) -> impl Iterator<Item = &OsStr> {
+        std::iter::once(self.program()).chain(self.args.iter().map(OsString::as_os_str))
+    }
+
     fn start(&self, outlet: Outlet) -> io::Result<RunningProcess> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -132,6 +137,7 @@ mod tests {
         let agent = ProcessAgent::from_command_line(r#"node "my agent.js" --flag='a b' c\ d"#).unwrap();
         assert_eq!(agent.program(), "node");
         assert_eq!(agent.args, ["my agent.js", "--flag=a b", "c d"]);
+        assert_eq!(agent.words().collect::<Vec<_>>(), ["node", "my agent.js", "--flag=a b", "c d"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 /// The size limit of a line of standard output.
 ///
-/// It is far above the size of any reasonable message. Of a longer line only the first 64 KiB are forwarded.
+/// It is far above the size of any reasonable message. Only the first 64 KiB of a longer line are forwarded.
 /// They are not valid JSON, so the line is reported as unparsed instead of being lost.
 pub const MAX_STDOUT_LINE_BYTES: usize = 64 * 1024 * 1024;
 

@@ -63,6 +63,8 @@ enum Shutdown {
     Run,
     /// Close the input.
     CloseInput,
+    /// Send SIGTERM, and kill after the grace period.
+    Terminate,
     /// Kill immediately.
     Kill,
 }
@@ -107,8 +109,16 @@ impl Running for RunningProcess {
         lock(&self.stderr).last_lines(QUOTED_LINES)
     }
 
+    fn stderr_lines(&self) -> u64 {
+        lock(&self.stderr).total_lines()
+    }
+
     fn close_input(&self) {
         self.request(Shutdown::CloseInput);
+    }
+
+    fn terminate(&self) {
+        self.request(Shutdown::Terminate);
     }
 
     fn kill(&self) {
@@ -155,18 +165,20 @@ impl Supervisor {
             let last_call = deadline.unwrap_or_else(Instant::now);
             tokio::select! {
                 status = self.group.wait() => return status,
-                changed = self.requests.changed(), if watching => match changed {
-                    Ok(()) if *self.requests.borrow_and_update() == Shutdown::Kill => {
-                        watching = false;
-                        self.group.kill();
+                changed = self.requests.changed(), if watching => {
+                    watching = changed.is_ok();
+                    // Dropping the handle terminates the process.
+                    let request =
+                        if watching { *self.requests.borrow_and_update() } else { Shutdown::Terminate };
+                    match request {
+                        Shutdown::Run | Shutdown::CloseInput => {}
+                        Shutdown::Terminate => {
+                            self.group.terminate();
+                            deadline = deadline.or_else(|| Some(Instant::now() + self.grace));
+                        }
+                        Shutdown::Kill => self.group.kill(),
                     }
-                    Ok(()) => {}
-                    Err(_) => {
-                        watching = false;
-                        self.group.terminate();
-                        deadline = Some(Instant::now() + self.grace);
-                    }
-                },
+                }
                 () = tokio::time::sleep_until(last_call), if deadline.is_some() => {
                     deadline = None;
                     self.group.kill();

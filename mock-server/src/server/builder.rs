@@ -144,7 +144,8 @@ impl Builder {
 
     /// Sets whether requests with a `Host` other than `localhost` or a loopback address get 403. Off by default.
     ///
-    /// A web page can make its own host name resolve to this machine (DNS rebinding). Its requests have that name.
+    /// A web page can make its own host name resolve to this machine (DNS rebinding). Its requests then have that
+    /// name as `Host`.
     pub fn local_hosts_only(mut self, on: bool) -> Self {
         self.config.local_hosts_only = on;
         self

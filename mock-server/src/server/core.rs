@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::agents::Agents;
 use super::journal::Journal;
 use super::tasks::{Panics, Tasks};
-use crate::agent::{Agent, Answers, Outlet, Output, Script, Surroundings};
+use crate::agent::{Agent, Answers, LaunchError, Outlet, Output, Running, Script, Surroundings};
 use crate::control::AGENT_IDS;
 use crate::fault::{Fault, Faults, Rule, RuleId, apply_to_log};
 use crate::stream::{Log, StreamCount};
@@ -67,6 +68,8 @@ pub(crate) struct Core {
     pub(crate) journal: Journal,
     pub(crate) answers: Answers,
     pub(crate) panics: Panics,
+    /// The agents that run.
+    pub(crate) agents: Arc<Agents>,
     /// Work that outlives its request, such as executing a POST that was reset.
     pub(crate) background: Tasks,
     pub(crate) streams: StreamCount,
@@ -98,6 +101,7 @@ impl Core {
             faults,
             journal: Journal::new(record),
             answers: Answers::default(),
+            agents: Arc::default(),
             background: Tasks::new(panics.clone()),
             panics,
             streams: StreamCount::default(),
@@ -115,14 +119,33 @@ impl Core {
         own.or_else(|| AGENT_IDS.contains(&name).then(|| Arc::clone(&self.fallback)))
     }
 
-    /// Creates an outlet that passes an agent's output to `sink`.
-    pub(crate) fn outlet(&self, sink: impl Fn(Output) + Send + Sync + 'static) -> Outlet {
-        Outlet::new(sink).within(Surroundings {
+    /// Launches an agent whose output is passed to `sink`.
+    pub(crate) async fn launch(
+        &self,
+        agent: &dyn Agent,
+        sink: impl Fn(Output) + Send + Sync + 'static,
+    ) -> Result<Arc<dyn Running>, LaunchError> {
+        let number = self.agents.begin();
+        let agents = Arc::downgrade(&self.agents);
+        let outlet = Outlet::new(move |output| {
+            let exits = matches!(output, Output::Exited(_));
+            sink(output);
+            if exits && let Some(agents) = agents.upgrade() {
+                agents.remove(number);
+            }
+        });
+        let launched = agent.launch(outlet.within(Surroundings {
             faults: Arc::clone(&self.faults),
             answers: self.answers.clone(),
             panics: self.panics.clone(),
             sessions: Some(Arc::clone(&self.sessions)),
-        })
+        }));
+        let launched = launched.await;
+        match &launched {
+            Ok(running) => self.agents.launched(number, running),
+            Err(_) => self.agents.remove(number),
+        }
+        launched
     }
 
     /// Creates a log that faults can reach.

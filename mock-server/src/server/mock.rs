@@ -42,7 +42,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mock server on its own port.
 ///
-/// Dropping it ends connections, tasks and agents without waiting for them. If a task of the server panicked, the
+/// Dropping it ends connections, tasks and agents without waiting for them; [`shutdown`](Self::shutdown) waits. If a task of the server panicked, the
 /// drop (or the next call) panics too, so that the test that owns the server fails.
 pub struct MockServer {
     core: Arc<Core>,
@@ -268,7 +268,7 @@ impl MockServer {
     /// Files and configuration survive in both cases.
     ///
     /// # Panics
-    /// If another process has bound the port meanwhile.
+    /// If another process has bound the port in the meantime.
     pub async fn restart(&self, state: State) {
         self.check();
         self.stop().await;
@@ -302,7 +302,9 @@ impl MockServer {
 
     /// Shuts the server down gracefully. Returns how many sessions were active.
     ///
-    /// Active sessions are marked as suspended and streams end cleanly; then everything else ends.
+    /// Active sessions are marked as suspended and streams end cleanly. Then the inputs of all agents are closed.
+    /// Processes that do not exit within a second get SIGTERM and, after their
+    /// [grace period](crate::ProcessAgent::grace), SIGKILL. When this returns, they have exited.
     pub async fn shutdown(self) -> usize {
         let suspended = self.world().hub.suspend_sessions();
         for log in self.core.logs() {
@@ -311,6 +313,7 @@ impl MockServer {
         // A stream whose reader does not read is cut.
         let _ = self.wait_for_streams(|count| count == 0, DRAIN_LIMIT).await;
         self.stop().await;
+        self.core.agents.end().await;
         suspended
     }
 

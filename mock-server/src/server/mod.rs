@@ -1,5 +1,6 @@
 //! The server: sockets, recorded requests, fault injection, start and stop.
 
+mod agents;
 mod builder;
 mod core;
 mod gate;

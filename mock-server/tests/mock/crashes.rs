@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mock_server::{Crash, ExitStatus, MockServer, Permission, Script, Step, ToolCall};
+use mock_server::{Crash, ExitStatus, MockServer, Permission, Script, Step, ToolCall, Turn};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Event, initialize_params, prompt, request};
@@ -21,6 +21,26 @@ async fn crash(server: &MockServer) -> (Vec<Event>, Value, String) {
     let (status, body) = client.post(prompt("p", &session, "go")).await;
     assert_eq!(status, 200);
     (events.until_response("p").await, body, session)
+}
+
+#[tokio::test]
+async fn the_lines_of_stderr_since_the_prompt_are_counted_for_the_session_of_the_turn() {
+    let steps = |turn: &Turn| match turn.text.as_str() {
+        "go" => vec![Step::crash(1, ["boom 1", "boom 2"])],
+        _ => (1..=3).map(|line| Step::Stderr(format!("warning {line}"))).collect(),
+    };
+    let server = MockServer::builder().agent("mock", Script::new(steps)).start().await;
+    let client = Client::new(&server);
+    let session = client.session().await;
+    client.post(prompt("before", &session, "warn")).await;
+    let (seen, body, crashed) = crash(&server).await;
+    assert_eq!(body["error"]["data"]["terminationInfo"]["stderr"]["turnLines"], 2, "{body}");
+    for notice in ended(&seen) {
+        let stderr = &notice["data"]["stderr"];
+        assert_eq!(stderr["total_lines"], 5, "{notice}");
+        let is_of_turn = notice["session_id"] == crashed.as_str();
+        assert_eq!(stderr.get("turn_lines"), is_of_turn.then_some(&json!(2)), "{notice}");
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ impl SandboxAgentClient {
     /// Logs out of the agent. Later calls need another [login](Self::authenticate).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot log out, [`Error::Rpc`] if it refuses.
+    /// [`Error::Unsupported`] if the agent cannot log out, [`Error::Rpc`] if it rejects the request.
     pub fn logout(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move { client.ask_agent(LOGOUT, &json!({})).await })

@@ -64,7 +64,29 @@ impl Connection {
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
         let request = || self.wire.request_raw(method, &params).options(options.clone());
-        repeated(|| self.finish(method, None, request())).await
+        self.logged_in(method, || repeated(|| self.finish(method, None, request()))).await
+    }
+
+    /// Makes a call. If the agent did not run it because it requires a login, the client logs in and makes it again, once.
+    async fn logged_in<F>(&self, method: &str, call: impl Fn() -> F) -> Result<Value, Error>
+    where
+        F: Future<Output = Result<Value, Error>>,
+    {
+        match call().await {
+            Err(Error::LoginRequired(_))
+                if matches!(method, NEW | LOAD | RESUME | FORK | LIST)
+                    && self.log_in_if_required().await? =>
+            {
+                call().await
+            }
+            result => result,
+        }
+    }
+
+    /// Calls `authenticate`, which never requires another login.
+    pub(super) async fn authenticate(&self, params: &Value) -> Result<Value, Error> {
+        self.check()?;
+        repeated(|| self.finish(AUTHENTICATE, None, self.wire.request_raw(AUTHENTICATE, params))).await
     }
 
     /// Counts a call about a session as pending: agent requests of the session are addressed to this client meanwhile.
@@ -101,7 +123,7 @@ impl Connection {
             _ => {
                 self.check()?;
                 let request = || self.wire.request_raw(method, &params).options(options.clone());
-                repeated(|| self.finish(method, session, request())).await
+                self.logged_in(method, || repeated(|| self.finish(method, session, request()))).await
             }
         };
         match result {
@@ -225,13 +247,15 @@ impl Connection {
         }
     }
 
-    /// Cancels the turn of a session. Its open agent requests are answered as cancelled first.
+    /// Cancels the turn of a session. Its open agent requests are answered as cancelled first, unless they are
+    /// addressed to other clients.
     pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
-        // Requests to other clients in this session are left to them.
+        // Requests to other clients in this session are left to them, including those that are not routed yet.
         self.shared.unclaimed.release(session);
         let notification = wire::schema::v1::CancelNotification::new(session.to_owned());
-        match self.wire.cancel(notification).await {
+        let (ownership, id) = (self.ownership(), session.to_owned());
+        match self.wire.control().cancel_turn_if(notification, move || ownership.has(Some(&id))).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.explain("session/cancel", Some(session), error).await),
         }
@@ -239,22 +263,19 @@ impl Connection {
 
     /// Converts an error of the connection; many of them mean the end of the agent.
     pub(super) async fn explain(&self, method: &str, session: Option<&str>, error: wire::Error) -> Error {
-        if let wire::Error::Rpc { error: rpc, .. } = &error
-            && let Some(report) = rpc.data.as_ref().and_then(TerminationReport::from_error_data)
-        {
-            return self.ended_with_answer(method, session, (report, true), error).await;
-        }
-        let body = error.http().and_then(|http| wire::json::from_str::<Value>(&http.body).ok());
-        if let Some(report) = body.as_ref().and_then(TerminationReport::from_problem) {
+        if let Some(report) = TerminationReport::from_wire_error(&error) {
+            if matches!(error, wire::Error::Rpc { .. }) {
+                return self.ended_with_response(method, session, (report, true), error).await;
+            }
             // A write that failed did not reach the agent.
             let sent = !report.is_failed_write();
             if !self.shared.exit_notices_trusted() {
                 // The endpoint has several agents, and others may run.
-                return self.ended_with_answer(method, session, (report, sent), error).await;
+                return self.ended_with_response(method, session, (report, sent), error).await;
             }
             let info = self.report(report).await;
-            let answer = Some(Arc::new(Error::from_wire(error)));
-            let end = AgentEnded { session_id: None, info, sent, connection_ended: true, answer };
+            let response = Some(Arc::new(Error::from_wire(error)));
+            let end = AgentEnded { session_id: None, info, sent, connection_ended: true, response };
             return Error::AgentEnded(Box::new(end));
         }
         match Error::from_wire(error) {
@@ -290,7 +311,7 @@ impl Connection {
     }
 
     /// The response reports that the session or the agent has ended.
-    async fn ended_with_answer(
+    async fn ended_with_response(
         &self,
         method: &str,
         session: Option<&str>,
@@ -309,8 +330,8 @@ impl Connection {
             None => report.into_info(),
         };
         let session_id = session.map(str::to_owned);
-        let answer = Some(Arc::new(Error::from_wire(error)));
-        let end = AgentEnded { session_id, info, sent, connection_ended: false, answer };
+        let response = Some(Arc::new(Error::from_wire(error)));
+        let end = AgentEnded { session_id, info, sent, connection_ended: false, response };
         Error::AgentEnded(Box::new(end))
     }
 }

@@ -14,10 +14,10 @@ use tokio::time::{Duration, Instant};
 use super::deadline::deadline_after;
 use super::event_loop::{COMMANDS, Command, EventLoop, Exit, Shared, lost_reason};
 use super::hub::Hub;
-use super::names::AUTHENTICATE;
+use super::late::LateTasks;
 use super::offers::client_capabilities;
 use super::probe::Endpoint;
-use super::router::RequestRouter;
+use super::router::{Ownership, RequestRouter};
 use super::wiring::Wiring;
 use crate::connection::Capabilities;
 use crate::convert::text::OneLine;
@@ -55,7 +55,7 @@ impl Connection {
     /// Prepares a connection. Sends nothing.
     pub(super) fn open(
         options: &Arc<ClientOptions>,
-        (hub, requests): (&Arc<Hub>, &Requests),
+        (hub, requests, late): (&Arc<Hub>, &Requests, &LateTasks),
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
@@ -92,6 +92,8 @@ impl Connection {
             shared: Arc::clone(&shared),
             router,
             termination_timeout: options.timeouts.termination,
+            late_details: options.timeouts.late_details,
+            late: late.clone(),
             trailing: options.timeouts.trailing,
             exit: Exit::default(),
             is_lost: false,
@@ -134,15 +136,33 @@ impl Connection {
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         // Not only when a login turns out to be required: some agents report that as the error of a prompt, which may have
-        // been executed and is not sent again.
-        if self.options.auto_authenticate {
-            for login in capabilities.login_methods.iter().filter(|login| login.takes_a_key()) {
-                if self.log_in(&login.id).await? {
-                    break;
-                }
-            }
+        // been executed and is not sent again. Other clients of a shared agent may have chosen another login.
+        if self.kind != ServerKind::Shared {
+            self.log_in_with_keys().await?;
         }
         Ok(capabilities)
+    }
+
+    /// Logs in to a shared agent that required a login. Returns whether it did.
+    pub(super) async fn log_in_if_required(&self) -> Result<bool, Error> {
+        match self.kind {
+            ServerKind::Shared => self.log_in_with_keys().await,
+            // It was tried when the connection was opened.
+            _ => Ok(false),
+        }
+    }
+
+    /// Tries every login with a key, in order, until one works. Returns whether one did.
+    async fn log_in_with_keys(&self) -> Result<bool, Error> {
+        let Some(capabilities) = self.capabilities().filter(|_| self.options.auto_authenticate) else {
+            return Ok(false);
+        };
+        for login in capabilities.login_methods.iter().filter(|login| login.takes_a_key()) {
+            if self.log_in(&login.id).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Logs in with a key that the agent may have, and returns whether it did. Only the end of the agent or of the
@@ -150,7 +170,7 @@ impl Connection {
     async fn log_in(&self, login: &str) -> Result<bool, Error> {
         let mut params = json!({"methodId": login});
         name_agent(&mut params, self.kind, &self.agent);
-        match self.call(AUTHENTICATE, params).await {
+        match self.authenticate(&params).await {
             Err(error) if error.is_terminal() || error.termination().is_some() => Err(error),
             Err(error) => {
                 tracing::warn!(error = %OneLine(&error), login, "the agent refused a login");
@@ -256,13 +276,12 @@ impl Connection {
         info.await.unwrap_or_else(|_| alone.into_info())
     }
 
-    /// Ends the connection, within a time limit. If the agent ends with it, so do its sessions.
+    /// Ends the connection, by a deadline. If the agent ends with it, so do its sessions.
     ///
     /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever.
-    pub(super) async fn close(&self) {
+    pub(super) async fn close(&self, deadline: Instant) {
         // All of it has one deadline: neither a response that cannot be delivered nor an event loop that is busy holds
         // up the end.
-        let deadline = deadline_after(self.options.timeouts.disconnect);
         // If the agent has already ended, that end is published first.
         let (sender, done) = oneshot::channel();
         let settled = async {
@@ -281,11 +300,9 @@ impl Connection {
         self.shared.unclaimed.close();
         // So is everything on an endpoint that another process uses.
         let left = self.is_left.load(Ordering::Acquire);
-        let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
-        let cancelled = self.wire.control().cancel_agent_requests_where(move |session| {
-            let is_ours = |session| shared.owned.contains(session) || hub.has_pending_call(session);
-            !left && (!shared.is_shared || session.is_some_and(is_ours))
-        });
+        let ownership = self.ownership();
+        let cancelled =
+            self.wire.control().cancel_agent_requests_where(move |session| !left && ownership.has(session));
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
         if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
             // Handlers that are still running end without a wait.
@@ -312,6 +329,11 @@ impl Connection {
             let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
             self.hub.end_all(&report);
         }
+    }
+
+    /// Whose agent requests this client cancels.
+    pub(super) fn ownership(&self) -> Ownership {
+        Ownership { hub: Arc::clone(&self.hub), shared: Arc::clone(&self.shared) }
     }
 
     /// Ends the connection because the server no longer knows it.

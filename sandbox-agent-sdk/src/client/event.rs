@@ -44,8 +44,10 @@ pub enum Event {
     Update(Update),
     /// A session ended. Published once per end, as soon as the end is certain.
     SessionEnded(Box<SessionEnded>),
-    /// Details about the end of a session that arrived after [`Event::SessionEnded`], such as the last lines of
-    /// stderr.
+    /// Later details about the end of a session, such as the last lines of stderr.
+    ///
+    /// They arrive after [`Event::SessionEnded`], possibly minutes later. If the session was opened again meanwhile,
+    /// it stays open.
     TerminationDetails(Box<SessionEnded>),
     /// A turn of this client ended. All its updates were published before, and the session accepts the next prompt.
     TurnEnded(Box<TurnEnded>),
@@ -59,21 +61,21 @@ pub enum Event {
     },
     /// The agent requests a permission. The request stays open only for a [deciding](Events::deciding) subscription.
     Permission(PermissionRequest),
-    /// A permission request was decided by the policy or the handler, or was refused because there is neither.
+    /// A permission request was decided without a deciding subscription. [`PermissionDecided::by`] names who decided.
     PermissionDecided(PermissionDecided),
     /// The agent asks a question. The question stays open only for a [deciding](Events::deciding) subscription.
     Question(QuestionRequest),
     /// An agent request on a shared endpoint is not addressed to this client. This client responds to it only if the
     /// application [claims](UnclaimedRequest::claim) it.
     UnclaimedRequest(UnclaimedRequest),
-    /// An agent request was refused because it cannot be decoded, or because the open requests exceed a limit.
+    /// An agent request was rejected: it cannot be decoded, or the open requests exceed a limit.
     #[non_exhaustive]
     RequestRejected {
         /// The session of the request, if it could be parsed.
         session_id: Option<String>,
         /// The method of the request.
         method: String,
-        /// Why the request was refused.
+        /// Why the request was rejected.
         reason: String,
     },
     /// The user has completed the web page of a question.

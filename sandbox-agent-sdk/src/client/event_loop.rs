@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use super::hub::{Hub, Numbered, ended_event};
+use super::late::LateTasks;
 use super::names::{AGENT_EXITED, SESSION_UPDATE};
 use super::reading::{request_record, response_record};
 use super::router::RequestRouter;
@@ -65,6 +66,9 @@ pub(super) struct EventLoop {
     pub(super) router: RequestRouter,
     /// How long the details of the agent's end may take.
     pub(super) termination_timeout: Duration,
+    /// How long the details of the agent's end may take after the pending calls have failed.
+    pub(super) late_details: Duration,
+    pub(super) late: LateTasks,
     /// How long updates may follow the notification of the agent's end.
     pub(super) trailing: Duration,
     pub(super) exit: Exit,
@@ -149,11 +153,17 @@ impl EventLoop {
                 self.route_queued();
             }
             wire::Event::Malformed(malformed) => {
+                let lost = malformed.lost;
                 self.hub.publish(&malformed_event(malformed));
+                if lost {
+                    // It may have been an update of any session.
+                    self.hub.miss(Missed::Malformed);
+                }
             }
             wire::Event::TooLarge { error } => {
                 let reason = error.to_string();
                 self.hub.publish(&Event::Malformed { reason, start: String::new(), lost: true });
+                self.hub.miss(Missed::Malformed);
             }
             wire::Event::ResponseLost { method, error, .. } => {
                 self.hub.publish(&Event::ResponseLost { method, error: Error::from_wire(error) });
@@ -194,7 +204,8 @@ impl EventLoop {
         }
     }
 
-    /// Returns the decoded size of a message, if it is within the limit. Reports a message over the limit.
+    /// Returns the decoded size of a notification, if it is within the limit. Reports one over the limit. Turns are not
+    /// affected: it is not an update.
     fn admitted(&self, method: &str, raw: &wire::Json) -> Option<usize> {
         match self.shared.limits.check(BodyKind::Message, method, raw.as_bytes()) {
             Ok(size) => Some(size),
@@ -264,8 +275,8 @@ impl EventLoop {
         }
     }
 
-    /// Reports a notification that cannot be parsed, for example because it is nested too deep. The end of a session is
-    /// still recognised by the outermost fields.
+    /// Reports a notification that cannot be parsed, for example because it is nested too deep. Turns are not affected:
+    /// it is not an update. The end of a session is still recognised by the outermost fields.
     fn unreadable(&mut self, notification: &wire::Notification, error: &serde_json::Error) {
         let method = &notification.method;
         let reason = format!("the parameters of `{method}` cannot be read: {error}");

@@ -157,23 +157,22 @@ impl SandboxAgentClient {
 
     /// Closes the connection, or cancels the attempt to connect. Pending calls fail with [`Error::Disconnected`].
     ///
-    /// It takes about [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) at most and can be
+    /// It takes at most about [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
     /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and
     /// its sessions end too; on other servers they continue.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is a connection and no tokio runtime. A server that does not confirm in time is not
-    /// an error.
+    /// [`Error::Config`] if there is a connection and no tokio runtime. It is not an error if the server does not
+    /// confirm the close before the timeout.
     pub fn disconnect(&self) -> BoxFuture<'static, Result<(), Error>> {
         let client = self.clone();
         Box::pin(async move { client.inner().disconnect().await })
     }
 
-    /// Closes the connection like [`disconnect`](Self::disconnect), but only if no call is pending and no turn is
-    /// running. Returns whether it closed the connection.
+    /// Closes the connection if no call is pending and no turn is running. See [`disconnect`](Self::disconnect).
     ///
-    /// A turn that starts at the same time either keeps the connection open or fails with [`Error::NotConnected`]
-    /// before its prompt is sent.
+    /// Returns whether it closed the connection. A turn that starts at the same time either keeps the connection open
+    /// or fails with [`Error::NotConnected`] before its prompt is sent.
     pub fn disconnect_if_idle(&self) -> BoxFuture<'static, bool> {
         let client = self.clone();
         Box::pin(async move { client.inner().disconnect_if_idle().await })
@@ -201,7 +200,7 @@ impl SandboxAgentClient {
             if connection.kind() != ServerKind::PerAgent && connection.is_usable() {
                 return connection.initialize().await;
             }
-            match client.inner().reconnect(&connection)? {
+            match client.inner().reconnect(&connection, Trigger::Call)? {
                 Reconnect::Started(attempt) => client.wait_for(attempt).await,
                 Reconnect::Joined(attempt) => attempt.finished().await,
                 Reconnect::Done(connection) => connection.capabilities().ok_or(Error::NotConnected),
@@ -221,10 +220,10 @@ impl SandboxAgentClient {
         self.inner().present()?.capabilities()
     }
 
-    /// Returns whether the server or the agent supports a feature, from what they advertise and from earlier calls.
+    /// Returns whether the server or the agent supports a feature.
     ///
-    /// Sends nothing. A user interface can offer a feature if it [is possible](Support::is_possible). Returns
-    /// [`Support::Unknown`] without a connection.
+    /// The result is based on what they advertise and on earlier calls; nothing is sent. A user interface can offer a
+    /// feature if it [is possible](Support::is_possible). Returns [`Support::Unknown`] without a connection.
     #[must_use]
     pub fn supports(&self, feature: impl Into<Feature>) -> Support {
         self.inner().present().map_or(Support::Unknown, |connection| connection.supports(feature.into()))
@@ -297,25 +296,25 @@ impl SandboxAgentClient {
         self.control().inspector_url()
     }
 
-    /// Checks the health of the server. It needs no connection.
+    /// Returns a handle that checks the health of the server. It needs no connection.
     #[must_use]
     pub fn health(&self) -> HealthCheck {
         self.control().health()
     }
 
-    /// Lists and installs agents. It needs no connection.
+    /// Returns a handle that lists and installs agents. It needs no connection.
     #[must_use]
     pub fn agents(&self) -> Agents {
         self.control().agents()
     }
 
-    /// Reads and writes files of the server's machine. It needs no connection.
+    /// Returns a handle that reads and writes files of the server's machine. It needs no connection.
     #[must_use]
     pub fn files(&self) -> Files {
         self.control().files()
     }
 
-    /// Stores MCP servers and skills by directory. It needs no connection.
+    /// Returns a handle that stores MCP servers and skills by directory. It needs no connection.
     #[must_use]
     pub fn config(&self) -> Configuration {
         self.control().config()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub(super) use self::decided::warn_undecided;
-pub(super) use self::ends::{EndListener, ended_event};
+pub(super) use self::ends::{EndListener, SessionEnd, ended_event};
 pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
@@ -38,8 +38,9 @@ mod turns;
 
 /// Receives every entry of the log, in order, under the lock of the hub. It must not block or use the hub.
 pub(crate) trait LogSink: fmt::Debug + Send + Sync {
-    /// Receives an entry. Returns a hold if readers must not see it yet.
-    fn push(&self, entry: &LogEntry) -> Option<Hold>;
+    /// Receives an entry. Returns a hold if readers must not see it yet. `is_of_turn` is `false` for an update that
+    /// does not belong to the running turn of its session.
+    fn push(&self, entry: &LogEntry, is_of_turn: bool) -> Option<Hold>;
     /// Returns the hold on the latest entry of a session.
     fn latest_hold(&self, session: &str) -> Option<Hold> {
         let _ = session;
@@ -132,7 +133,7 @@ impl Hub {
     /// Adds an entry that is not an event to the logs.
     pub(super) fn log(&self, record: LogRecord, position: Option<StreamPosition>, origin: Origin) {
         // The event that the entry causes is held until the entry is released: see `State::hold`.
-        let _ = self.lock().log(&LogEntry::new(record, position, origin));
+        let _ = self.lock().log(&LogEntry::new(record, position, origin), true);
     }
 
     /// The response to this request came without proof that everything before it on the stream had arrived.
@@ -203,7 +204,9 @@ impl Hub {
         let mut hold = None;
         if !state.logs.is_empty() {
             let position = at.map(|at| StreamPosition::of(self.incarnation(), at.offset, at.content));
-            hold = state.log(&LogEntry::of_event(event, position)).or_else(|| state.hold(event.session_id()));
+            let is_of_turn = state.is_of_turn(event);
+            let logged = state.log(&LogEntry::of_event(event, position), is_of_turn);
+            hold = logged.or_else(|| state.hold(event.session_id()));
         }
         state.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
         let mut deciders = 0;
@@ -224,7 +227,6 @@ impl Hub {
             let missed = match event {
                 Event::Gap(gap) => Some(Missed::Gap(*gap)),
                 Event::Lagged(count) => Some(Missed::Lagged(*count)),
-                Event::Malformed { lost: true, .. } => Some(Missed::Malformed),
                 _ => None,
             };
             for (id, session) in &mut state.sessions {

@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::deadline::deadline_after;
 use super::event::Origin;
 use super::hub::Hub;
+use super::late::LateTasks;
 use super::network::check_runtime;
 use super::probe;
 use super::stream::LogRecord;
@@ -32,6 +35,7 @@ pub(crate) struct Inner {
     lifecycle: Mutex<Lifecycle>,
     /// Guards the tasks, which end with the last handle; `None` then. Held to start one.
     tasks: Mutex<Option<JoinSet<()>>>,
+    late: LateTasks,
 }
 
 #[derive(Debug)]
@@ -73,10 +77,17 @@ impl Closing {
 
 #[derive(Debug)]
 enum Phase {
-    /// There is no connection. If connecting in the background failed, this is the error.
-    Idle(Option<Error>),
+    /// There is no connection. If connecting without a call of the application failed, the next call tries again.
+    Idle(Option<Failed>),
     Connecting(Arc<Attempt>),
     Connected(Arc<Connection>),
+}
+
+/// An attempt that failed.
+#[derive(Debug)]
+struct Failed {
+    agent: String,
+    error: Error,
 }
 
 /// An attempt to connect.
@@ -100,6 +111,11 @@ impl Attempt {
             _ => Err(Error::NotConnected),
         }
     }
+
+    /// Waits until the attempt is over or the deadline has passed. Its own caller gets the outcome.
+    async fn finished_by(&self, deadline: Instant) {
+        let _ = tokio::time::timeout_at(deadline, self.finished()).await;
+    }
 }
 
 /// The task of an attempt. Its drop settles the attempt, also when its runtime ends.
@@ -112,7 +128,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if self.attempt.outcome.borrow().is_none() {
-            let gone = "connecting stopped because its tokio runtime or its client is gone";
+            let gone = "connecting stopped because its tokio runtime was shut down or its client was dropped";
             self.inner.settle(&self.attempt, Err(Error::config(gone)), self.trigger);
         }
     }
@@ -121,9 +137,10 @@ impl Drop for Running {
 /// Why a connection is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
-    /// A call, which waits for the outcome.
+    /// A call that connects, and waits for the outcome.
     Call,
-    /// The option to connect in the background. The first call reports a failure.
+    /// The option to connect in the background, or another call that needs a connection. If it fails, the next call
+    /// tries again.
     Background,
 }
 
@@ -151,6 +168,7 @@ impl Inner {
             http,
             lifecycle: Mutex::new(Lifecycle { phase: Phase::Idle(None), previous: Previous::default() }),
             tasks: Mutex::new(Some(JoinSet::new())),
+            late: LateTasks::default(),
             options: Arc::new(options),
         }
     }
@@ -158,7 +176,7 @@ impl Inner {
     /// Starts to connect, unless there is a connection or an attempt.
     pub(super) fn begin(self: &Arc<Self>, agent: &str, trigger: Trigger) -> Result<Arc<Attempt>, Error> {
         if agent.trim().is_empty() {
-            return Err(Error::config("an agent name is required to connect"));
+            return Err(Error::config("connecting needs the name of an agent"));
         }
         check_runtime()?;
         let attempt = Attempt::new(agent.trim().to_owned());
@@ -183,7 +201,11 @@ impl Inner {
     }
 
     /// Closes the connection in any state and starts to connect again.
-    pub(super) fn reconnect(self: &Arc<Self>, old: &Arc<Connection>) -> Result<Reconnect, Error> {
+    pub(super) fn reconnect(
+        self: &Arc<Self>,
+        old: &Arc<Connection>,
+        trigger: Trigger,
+    ) -> Result<Reconnect, Error> {
         check_runtime()?;
         let attempt = Attempt::new(old.agent().to_owned());
         let previous = {
@@ -198,7 +220,7 @@ impl Inner {
             lifecycle.phase = Phase::Connecting(Arc::clone(&attempt));
             lifecycle.previous.clone()
         };
-        self.start(&attempt, Trigger::Call, previous);
+        self.start(&attempt, trigger, previous);
         Ok(Reconnect::Started(attempt))
     }
 
@@ -215,7 +237,7 @@ impl Inner {
             let _ = old.finished().await;
         }
         if let Some(old) = closing {
-            self.finish_closing(&old.connection).await;
+            self.finish_closing(&old.connection, self.disconnect_deadline()).await;
         }
         self.hub.connection(ConnectionState::Connecting);
         let mut opening = None;
@@ -230,7 +252,7 @@ impl Inner {
             (outcome, opening) => {
                 if let Some(connection) = opening {
                     // The server may have started an agent for this client.
-                    connection.close().await;
+                    connection.close(self.disconnect_deadline()).await;
                 }
                 Err(outcome.err().unwrap_or_else(|| Error::Disconnected { what: "connect".to_owned() }))
             }
@@ -240,8 +262,13 @@ impl Inner {
 
     async fn establish(&self, agent: &str, opening: &mut Option<Arc<Connection>>) -> Outcome {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
-        let connection =
-            Connection::open(&self.options, (&self.hub, &self.requests), &self.http, &endpoint, agent)?;
+        let connection = Connection::open(
+            &self.options,
+            (&self.hub, &self.requests, &self.late),
+            &self.http,
+            &endpoint,
+            agent,
+        )?;
         opening.insert(Arc::new(connection)).initialize().await
     }
 
@@ -264,7 +291,8 @@ impl Inner {
                 lifecycle.previous.cancelled = None;
             }
             if matches!(&lifecycle.phase, Phase::Connecting(present) if Arc::ptr_eq(present, attempt)) {
-                lifecycle.phase = Phase::Idle((trigger == Trigger::Background).then(|| error.clone()));
+                let failed = || Failed { agent: attempt.agent.clone(), error: error.clone() };
+                lifecycle.phase = Phase::Idle((trigger == Trigger::Background).then(failed));
             }
             self.hub.connection(ConnectionState::Disconnected);
         }
@@ -284,6 +312,17 @@ impl Inner {
 
     /// Closes the connection, or cancels the attempt, within a deadline.
     pub(crate) async fn disconnect(&self) -> Result<(), Error> {
+        let result = self.disconnect_by(self.disconnect_deadline()).await;
+        // What closing the connection reported has been read.
+        self.late.end();
+        result
+    }
+
+    fn disconnect_deadline(&self) -> Instant {
+        deadline_after(self.options.timeouts.disconnect)
+    }
+
+    async fn disconnect_by(&self, deadline: Instant) -> Result<(), Error> {
         let (phase, previous) = {
             let mut lifecycle = self.lifecycle();
             if !lifecycle.is_idle() {
@@ -303,16 +342,15 @@ impl Inner {
         match phase {
             Phase::Connecting(attempt) => {
                 attempt.cancelled.send_replace(true);
-                // Its own caller gets the outcome.
-                let _ = attempt.finished().await;
+                attempt.finished_by(deadline).await;
             }
-            Phase::Connected(connection) => self.finish_closing(&connection).await,
+            Phase::Connected(connection) => self.finish_closing(&connection, deadline).await,
             Phase::Idle(_) => {
                 if let Some(cancelled) = previous.cancelled {
-                    let _ = cancelled.finished().await;
+                    cancelled.finished_by(deadline).await;
                 }
                 match previous.closing {
-                    Some(closing) => self.finish_closing(&closing.connection).await,
+                    Some(closing) => self.finish_closing(&closing.connection, deadline).await,
                     // The state does not change, but layers must know that the application wants no connection.
                     None => {
                         let wanted = Event::Connection(ConnectionState::Disconnected);
@@ -342,12 +380,12 @@ impl Inner {
                 Some(Closing { connection: Arc::clone(&connection), requested: true });
             connection
         };
-        self.finish_closing(&connection).await;
+        self.finish_closing(&connection, self.disconnect_deadline()).await;
         true
     }
 
-    async fn finish_closing(&self, connection: &Arc<Connection>) {
-        connection.close().await;
+    async fn finish_closing(&self, connection: &Arc<Connection>, deadline: Instant) {
+        connection.close(deadline).await;
         let mut lifecycle = self.lifecycle();
         if let Some(closing) = lifecycle.previous.closing.take_if(|closing| closing.is_of(connection))
             && closing.requested
@@ -356,30 +394,28 @@ impl Inner {
         }
     }
 
-    /// Returns the connection, and waits for it while connecting. If connecting in the background failed, this tries
-    /// again once, unless this call has waited for the failed attempt.
+    /// Returns the connection, and waits for it while connecting. If connecting without a call of the application failed,
+    /// this tries again once, unless this call has waited for the failed attempt.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         check_runtime()?;
         let mut tried = false;
         loop {
             let attempt = match &self.lifecycle().phase {
                 Phase::Connected(connection) => return Ok(Arc::clone(connection)),
-                Phase::Idle(Some(error)) if tried => return Err(error.clone()),
-                Phase::Idle(Some(_)) => None,
+                Phase::Idle(Some(failed)) if tried => return Err(failed.error.clone()),
+                Phase::Idle(Some(failed)) => Err(failed.agent.clone()),
                 Phase::Idle(None) => return Err(Error::NotConnected),
-                Phase::Connecting(attempt) => Some(Arc::clone(attempt)),
+                Phase::Connecting(attempt) => Ok(Arc::clone(attempt)),
             };
             tried = true;
             let attempt = match attempt {
-                Some(attempt) => attempt,
-                None => {
-                    match self.begin(self.options.agent.as_deref().unwrap_or_default(), Trigger::Background) {
-                        Ok(attempt) => attempt,
-                        // Another call has started to connect.
-                        Err(Error::AlreadyConnected) => continue,
-                        Err(error) => return Err(error),
-                    }
-                }
+                Ok(attempt) => attempt,
+                Err(agent) => match self.begin(&agent, Trigger::Background) {
+                    Ok(attempt) => attempt,
+                    // Another call has started to connect.
+                    Err(Error::AlreadyConnected) => continue,
+                    Err(error) => return Err(error),
+                },
             };
             // The phase shows success and failure.
             let _ = attempt.finished().await;
@@ -401,7 +437,7 @@ impl Inner {
 
     /// Reconnects after the server has forgotten the connection, once for all callers.
     async fn reconnected(self: &Arc<Self>, gone: &Arc<Connection>) -> Result<Arc<Connection>, Error> {
-        match self.reconnect(gone)? {
+        match self.reconnect(gone, Trigger::Background)? {
             Reconnect::Started(attempt) | Reconnect::Joined(attempt) => {
                 attempt.finished().await?;
                 self.connection().await
@@ -443,6 +479,7 @@ impl Inner {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         let phase = std::mem::replace(&mut self.lifecycle().phase, Phase::Idle(None));
         drop((tasks, phase));
+        self.late.end();
         self.hub.close();
     }
 

@@ -22,8 +22,8 @@ pub struct Limits {
     pub file: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
-    /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Further updates are missing in the
-    /// turn; a stream of updates has no such limit.
+    /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Updates beyond it are dropped and listed
+    /// as missing. A stream of updates has no such limit.
     pub turn: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
@@ -31,7 +31,7 @@ pub struct Limits {
     pub session_list: usize,
     /// The maximum number of pages in a listing of sessions. Default 1,000.
     pub list_pages: usize,
-    /// How much more memory than its limit a body may take once decoded, as a factor. Default 8.
+    /// The maximum ratio of decoded size to body limit. Default 8.
     pub expansion: usize,
     /// How many agent requests may be open at the same time. Further requests get an error response. Default 1,024.
     pub open_requests: usize,
@@ -43,6 +43,12 @@ pub struct Limits {
     pub unclaimed_requests: usize,
     /// The longest session id, in bytes. Default 1 KiB.
     pub session_id: usize,
+    /// The longest id of a process in the first message of its terminal, in bytes. Default 1 KiB.
+    pub process_id: usize,
+    /// The largest message of a process's terminal, in bytes. Default 4 MiB.
+    pub terminal_message: usize,
+    /// The largest event in the log stream of a process, in bytes, with the names of its fields. Default 4 MiB.
+    pub log_event: usize,
 }
 
 impl Default for Limits {
@@ -61,6 +67,9 @@ impl Default for Limits {
             open_request_bytes: 64 << 20,
             unclaimed_requests: 64,
             session_id: 1 << 10,
+            process_id: 1 << 10,
+            terminal_message: 4 << 20,
+            log_event: 4 << 20,
         }
     }
 }
@@ -95,6 +104,9 @@ setters! {
     open_request_bytes: "how many bytes all open agent requests together may take once decoded",
     unclaimed_requests: "how many unclaimed requests can be claimed at the same time",
     session_id: "the longest session id, in bytes",
+    process_id: "the longest id of a process in the first message of its terminal, in bytes",
+    terminal_message: "the largest message of a process's terminal, in bytes",
+    log_event: "the largest event in the log stream of a process, in bytes",
 }
 
 /// The kinds of bodies with separate limits.

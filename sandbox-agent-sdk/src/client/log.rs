@@ -28,13 +28,13 @@ const RESERVE: usize = 1 << 20;
 ///
 /// Entries wait in memory up to the [budget](crate::ClientOptions::event_budget) of a subscriber. Entries beyond the
 /// budget are read from the server again when the reader reaches them. If the server no longer has them, the log
-/// contains a [`LogRecord::Missing`] in their place. Entries that only this client has, such as [`Event::TurnEnded`],
-/// may take 1 MiB more. If the reader falls behind further, an [`Event::Lagged`] takes their place.
+/// contains a [`LogRecord::Missing`] instead. Entries that only this client has, such as [`Event::TurnEnded`], may
+/// take 1 MiB more. Beyond that they are dropped, and the log contains an [`Event::Lagged`] instead.
 ///
-/// A new connection replays what the server still has. If the server is the same as before, entries that the log has are
-/// not repeated; otherwise they are new.
+/// A new connection replays the server's replay buffer. If the server is the same as before, the log does not repeat
+/// entries that it already has. Otherwise all entries are new.
 #[derive(Debug)]
-#[must_use = "a log that is not read only fills its memory"]
+#[must_use = "an unread log only fills its memory"]
 pub struct EventLog {
     inner: Weak<Inner>,
     queue: Arc<LogQueue>,
@@ -247,7 +247,7 @@ impl LogSink for LogQueue {
     }
 
     /// Adds an entry, unless the log has it.
-    fn push(&self, entry: &LogEntry) -> Option<Hold> {
+    fn push(&self, entry: &LogEntry, _is_of_turn: bool) -> Option<Hold> {
         let mut state = self.lock();
         if !state.ended && state.is_new(entry, self.budget) {
             let undecided = std::mem::take(&mut state.undecided);
@@ -381,10 +381,10 @@ mod tests {
     #[test]
     fn what_exceeds_the_budget_becomes_a_hole_and_everything_else_stays() {
         let queue = LogQueue::new(2 * update(1).weight(), None);
-        (1..=4).for_each(|offset| drop(queue.push(&update(offset))));
+        (1..=4).for_each(|offset| drop(queue.push(&update(offset), true)));
         let news = LogEntry::of_event(&Event::Reconnected { checked: true }, None);
-        queue.push(&news);
-        (5..=6).for_each(|offset| drop(queue.push(&update(offset))));
+        queue.push(&news, true);
+        (5..=6).for_each(|offset| drop(queue.push(&update(offset), true)));
         let mut seen = Vec::new();
         while let Some(item) = pop(&queue) {
             seen.push(match item {
@@ -395,10 +395,10 @@ mod tests {
         }
         assert_eq!(seen, ["1", "2", "2..4", "news", "4..6"]);
         assert_eq!(queue.lock().bytes, 0);
-        queue.push(&update(7));
+        queue.push(&update(7), true);
         assert!(matches!(pop(&queue), Some(Item::Entry(_))));
         queue.end();
-        queue.push(&update(8));
+        queue.push(&update(8), true);
         assert!(pop(&queue).is_none());
     }
 }

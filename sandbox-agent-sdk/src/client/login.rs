@@ -110,7 +110,7 @@ impl LoginMethod {
         })
     }
 
-    /// Returns the command that a user runs in a terminal to log in; `None` for other kinds of login.
+    /// Returns the login command for a terminal; `None` for other kinds of login.
     ///
     /// `program` is the agent's program on the machine where the user logs in. The agent chooses the arguments and
     /// environment variables of the command, so show it to the user before running it:

@@ -180,12 +180,14 @@ impl SandboxAgentClient {
     /// [`ClientOptions::auto_authenticate`](crate::ClientOptions::auto_authenticate).
     ///
     /// # Errors
-    /// [`Error::Rpc`] if the agent refuses, [`Error::Unsupported`] if it has no login methods.
+    /// [`Error::Rpc`] if the agent rejects the login, [`Error::Unsupported`] if it has no login methods.
     pub fn authenticate(&self, method_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         self.authenticate_with(method_id, Map::new())
     }
 
-    /// Logs in with additional parameters, such as `_meta`, for agents that need more than the method id.
+    /// Logs in with additional parameters, such as `_meta`.
+    ///
+    /// Use it for agents that need more than the method id.
     ///
     /// # Errors
     /// The errors of [`authenticate`](Self::authenticate).

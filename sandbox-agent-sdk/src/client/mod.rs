@@ -1,16 +1,16 @@
 //! The client: one connection, its sessions and their turns.
 //!
 //! ```text
-//! handle, session, turn      what a program holds                      (public face)
+//! handle, session, turn      the handles that an application uses      (public)
 //! lifecycle                  connect, disconnect, races
 //! opening, methods, stopping what can be done with sessions
 //! connection, calls, prompting   one connection and the calls made over it
 //! event_loop                 the task that turns messages into events
-//! router                     agent requests: whether they are ours, and which handler answers
+//! router                     routes agent requests to handlers, or to the application as unclaimed
 //! account, offers            logging out, deleting sessions; what this client can do
-//! hub                        who listens, which turn runs, which session has ended
-//! metering                   what turns use, and budgets that end them
-//! supports                   what the server and the agents behind it can do
+//! hub                        subscribers, running turns, ended sessions
+//! metering                   usage of turns, and budgets that cancel them
+//! supports                   what the server and its agents support
 //! probe, wiring              which kind of server it is; how to connect to it
 //! ```
 
@@ -24,6 +24,7 @@ mod event_loop;
 pub(crate) mod feature;
 mod handle;
 pub(crate) mod hub;
+mod late;
 mod lifecycle;
 pub mod limits;
 mod list;

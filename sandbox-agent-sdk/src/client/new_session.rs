@@ -23,7 +23,7 @@ const DIRECTORIES: &str = "additionalDirectories";
 /// # let _ = session;
 /// ```
 #[derive(Clone, PartialEq)]
-#[must_use = "a description does nothing until it is given to a client"]
+#[must_use = "options do nothing until they are passed to a client"]
 pub struct NewSession {
     pub(crate) directory: String,
     metadata: SessionMetadata,
@@ -258,7 +258,7 @@ impl fmt::Debug for NewSession {
 /// # let _ = open;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "a description does nothing until it is given to a client"]
+#[must_use = "options do nothing until they are passed to a client"]
 pub struct OpenSession {
     pub(crate) new: NewSession,
 }
@@ -313,7 +313,7 @@ fn is_absolute(path: &str) -> bool {
 
 /// Selects the sessions to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[must_use = "a description does nothing until it is given to a client"]
+#[must_use = "options do nothing until they are passed to a client"]
 pub struct ListSessions {
     pub(crate) directory: Option<String>,
 }

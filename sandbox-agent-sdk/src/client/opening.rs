@@ -306,20 +306,21 @@ fn check_directories(connection: &Connection, new: &NewSession) -> Result<(), Er
 
 /// Sets the requested mode, model and thought level that are not set yet.
 async fn grant(session: &Session, new: &NewSession, connection: &Connection) -> Result<(), Error> {
-    // A shared endpoint with extensions sets mode and model itself, and may have no call for it.
+    // A shared endpoint with extensions sets mode and model itself, may have no call for it, and may not report them. A
+    // reported value that differs was not set.
     let extensions = connection.capabilities().is_some_and(|can| !can.extensions.is_empty());
     let by_server = connection.kind() == ServerKind::Shared && extensions;
-    let done = |set: Result<(), Error>| match set {
-        Err(Error::Unsupported { .. }) if by_server => Ok(()),
+    let done = |set: Result<(), Error>, current: Option<&str>| match set {
+        Err(Error::Unsupported { .. }) if by_server && current.is_none() => Ok(()),
         set => set,
     };
     let now = session.snapshot();
     if let Some(mode) = new.given().mode().filter(|mode| now.current_mode.as_deref() != Some(mode)) {
-        done(session.set_mode(mode).await)?;
+        done(session.set_mode(mode).await, now.current_mode.as_deref())?;
     }
     let model = new.given().model();
     if let Some(model) = model.filter(|model| now.models.current.as_deref() != Some(model)) {
-        done(session.set_model(model).await)?;
+        done(session.set_model(model).await, now.models.current.as_deref())?;
     }
     match new.thought_level_wanted() {
         Some(level) => session.set_thought_level(level).await.map(drop),

@@ -67,16 +67,25 @@ pub struct ClientTimeouts {
     pub session: Duration,
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
-    /// How long an agent may take to confirm that it has replayed the whole conversation of a loaded session. Default
-    /// 5 s. The client requests the confirmation only if the conversation does not end with a message of the agent.
+    /// How long an agent that reports the ends of its runs may take to report it after a cancelled prompt has its
+    /// response. Default 2.5 s, and at most half of `cancel`. Text of the run may follow the response, so the next
+    /// prompt waits for the report. An agent that does not report it in time after the stop reason `cancelled` is not
+    /// waited for again.
+    pub run_end: Duration,
+    /// How long to wait until an agent confirms that it has replayed a loaded session. Default 5 s. The client
+    /// requests the confirmation only if the conversation does not end with a message of the agent.
     pub replay: Duration,
     /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
     /// confirm it while their agent runs, so the client does not wait for them.
     pub disconnect: Duration,
     /// How long a failed call waits for details about the agent's end. Default 500 ms.
     pub termination: Duration,
-    /// How long the client waits for late updates after the notification that the agent has ended. Default 50 ms.
-    /// Servers write both concurrently, and nothing in the stream shows which update is the last.
+    /// How long the client waits for further details after the calls have failed. Default 180 s. Released servers report
+    /// stderr output only when their own limit for the pending request has passed, after 120 s by default. The details
+    /// are published as [`Event::TerminationDetails`](crate::Event::TerminationDetails).
+    pub late_details: Duration,
+    /// How long to wait for late updates after the notification that the agent has ended. Default 50 ms. Servers send
+    /// updates and the notification concurrently, and nothing in the stream shows which update is the last.
     pub trailing: Duration,
 }
 
@@ -88,9 +97,11 @@ impl Default for ClientTimeouts {
             request: Duration::from_secs(60),
             session: Duration::from_secs(300),
             cancel: Duration::from_secs(10),
+            run_end: Duration::from_millis(2500),
             replay: Duration::from_secs(5),
             disconnect: Duration::from_secs(2),
             termination: Duration::from_millis(500),
+            late_details: Duration::from_secs(180),
             trailing: Duration::from_millis(50),
         }
     }
@@ -118,9 +129,11 @@ setters! {
     request: "the response to any other request except a prompt",
     session: "a session to be created or loaded",
     cancel: "a cancelled turn to stop",
+    run_end: "the report that a cancelled run has ended",
     replay: "an agent to confirm that it has replayed a conversation",
     disconnect: "the server to confirm that the connection is closed",
     termination: "the details of an agent's end",
+    late_details: "the details of an agent's end after the pending calls have failed",
     trailing: "updates that follow the notification of the agent's end",
 }
 
@@ -201,6 +214,11 @@ impl ClientOptions {
 
     /// Sets whether the client logs in to the agent after connecting, if no user is needed. Default true.
     ///
+    /// On a shared endpoint ([`ServerKind::Shared`](crate::ServerKind::Shared)) other clients use the same agent, and may
+    /// have chosen another login. There the client logs in only when the agent responds that a login is required. A call
+    /// that opens or lists sessions is then made again. A prompt is not sent again, because it may have been executed, but
+    /// the next one finds the agent logged in.
+    ///
     /// This applies to every login method that reads a key from variables of the agent's environment
     /// ([`LoginKind::Variables`](crate::login::LoginKind::Variables)). They are tried in the order of the agent until one
     /// succeeds. A failed login does not fail the connection, because not every agent needs one. Turn this off for an
@@ -278,7 +296,9 @@ impl ClientOptions {
     ///
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
     /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
-    /// incomplete if the last user message of the history is not its prompt, or if the history lacks what was received.
+    /// incomplete if the last user message of the history is not its prompt, or if the history lacks text or tool calls
+    /// that were received. Thoughts, and changes and other parts of tool calls, that the history lacks are taken from
+    /// what was received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self
@@ -303,7 +323,7 @@ impl ClientOptions {
     ///
     /// By default the policy decides nothing. The [handler](Self::permission_handler),
     /// [deciding](crate::Events::deciding) subscriptions and turns that are read with
-    /// [`next_event`](crate::Turn::next_event) decide instead. Without any of these, requests are refused.
+    /// [`next_event`](crate::Turn::next_event) decide instead. Without any of these, requests are rejected.
     pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
         self.permissions = policy;
         self
@@ -314,7 +334,7 @@ impl ClientOptions {
     /// Each request runs the function in its own task, so it may wait, for example for a user. The request contains
     /// the tool call with everything that the agent has reported about it. The future is dropped if the request ends
     /// in another way: the turn is cancelled or the agent exits. If the function returns [`PermissionDecision::Ask`]
-    /// or panics, the request is refused. While a handler is set, turns and subscriptions receive requests but cannot
+    /// or panics, the request is rejected. While a handler is set, turns and subscriptions receive requests but cannot
     /// decide them.
     ///
     /// # Examples

@@ -11,9 +11,6 @@ use super::names::PROMPT;
 use crate::Error;
 use crate::error::{Phase, RpcError, Timeout};
 
-/// How many times the wait for the end of a cancelled run fits into the time in which a turn has to stop.
-const RUN_END_PART: u32 = 4;
-
 impl Connection {
     /// Sends a prompt and waits for the end of its turn.
     ///
@@ -34,9 +31,10 @@ impl Connection {
     }
 
     /// Waits until the run of a cancelled prompt has ended, if the agent reports that: text of the run may follow its
-    /// response. An agent that does not report it in time is not waited for again. It has stopped all the same, so that the
-    /// wait takes only a part of the time in which a turn has to stop.
-    pub(super) async fn run_end(&self, session: &str) {
+    /// response. An agent that does not report the end of a run that was certainly interrupted in time is not waited for
+    /// again.
+    pub(super) async fn run_end(&self, session: &str, is_interrupted: bool) {
+        let times = &self.options.timeouts;
         let mut end = self.hub.watch_end(session);
         let mut progress = self.hub.watch_progress(session);
         tokio::select! {
@@ -44,8 +42,10 @@ impl Connection {
             _ = progress.wait_for(|progress| !progress.may_continue()) => {}
             _ = ended(&mut end) => {}
             _ = self.wire.ended() => {}
-            () = tokio::time::sleep(self.options.timeouts.cancel / RUN_END_PART) => {
-                self.hub.reports_ends(session, false);
+            () = tokio::time::sleep(times.run_end.min(times.cancel / 2)) => {
+                if is_interrupted {
+                    self.hub.reports_ends(session, false);
+                }
             }
         }
     }

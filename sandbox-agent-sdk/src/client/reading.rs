@@ -19,10 +19,10 @@ mod records;
 
 /// Reads the server's stream after a position, over a separate HTTP stream.
 ///
-/// It returns everything that the server's replay buffer has after the position: updates, agent requests and
-/// responses of all sessions and clients. If the position belongs to another incarnation of the server,
+/// It returns everything that the server's replay buffer has after the position: updates, agent requests and responses
+/// of all sessions and clients. If the position belongs to another incarnation of the server,
 /// [`Event::ServerRestarted`] comes first, and the entries start at the beginning of the replay buffer. If the server
-/// no longer has some events, a [`LogRecord::Missing`] takes their place.
+/// no longer has some events, it returns a [`LogRecord::Missing`] instead.
 #[must_use = "nothing is read before the first call of `next`"]
 pub struct StreamReader {
     state: State,
@@ -63,8 +63,8 @@ impl StreamReader {
         }
     }
 
-    /// Returns the next entry, or `None` at the end. The end is the event with the number `to`, or the last event
-    /// that the server had when reading began.
+    /// Returns the next entry, or `None` at the end. The end is the event with the number `to`, or the last event that
+    /// the server had when reading started.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the server does not number its events. [`Error::NotConnected`] without a connection.
@@ -107,8 +107,10 @@ impl StreamReader {
         }
     }
 
-    /// Returns whether the event at the start position is unchanged. If it is, the server has not restarted since it
-    /// sent that event. Returns `None` if the server no longer has the event.
+    /// Returns whether the event at the start position is unchanged.
+    ///
+    /// If it is, the server has not restarted since it sent that event. Returns `None` until the event was read, and
+    /// if the server no longer has it.
     #[must_use]
     pub fn is_same_stream(&self) -> Option<bool> {
         self.is_same
@@ -116,7 +118,7 @@ impl StreamReader {
 
     /// Routes an agent request that was read to the handlers of this client. Returns whether the request was read.
     ///
-    /// Use it for a session whose owner has gone. The reader must stay alive until the request is answered.
+    /// Use it for a session whose owner has exited. The reader must stay alive until the request has a response.
     pub async fn offer(&mut self, request_id: &str) -> bool {
         let Some(opened) = self.opened() else { return false };
         let Some((request, responder)) = opened.take_request(request_id) else { return false };
@@ -131,8 +133,8 @@ impl StreamReader {
         request.is_some_and(|(_, responder)| responder.respond(result))
     }
 
-    /// Waits for an entry after the end that [`next`](Self::next) has reached. Returns `None` if `next` has not reached
-    /// it, and once the stream has ended.
+    /// Waits for an entry after the end that [`next`](Self::next) has reached. Returns `None` if `next` has not
+    /// reached the end, or if the stream has ended.
     ///
     /// # Cancel safety
     /// This method is cancel safe.
@@ -156,7 +158,8 @@ impl StreamReader {
     /// Cancels the turn of a session on the endpoint that is read.
     ///
     /// # Errors
-    /// [`Error::NotConnected`] if nothing was read yet or reading failed. Otherwise why the cancel could not be sent.
+    /// [`Error::NotConnected`] if nothing was read yet or reading failed. Otherwise the error of sending the
+    /// notification.
     pub async fn cancel_turn(&mut self, session: &str) -> Result<(), Error> {
         let Some(opened) = self.opened() else { return Err(Error::NotConnected) };
         let notification = wire::schema::v1::CancelNotification::new(session.to_owned());

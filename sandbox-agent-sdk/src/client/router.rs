@@ -9,7 +9,7 @@ use self::decisions::{Decisions, Undecided, reported_call};
 use self::ends::Ends;
 use self::incoming::{Incoming, Refused};
 use self::owned::OwnedSession;
-pub(super) use self::owned::OwnedSessions;
+pub(super) use self::owned::{OwnedSessions, Ownership};
 pub(super) use self::unclaimed::UnclaimedTable;
 use super::event_loop::Shared;
 use super::hub::{Hub, OpenRequest};

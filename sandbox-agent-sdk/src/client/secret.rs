@@ -1,4 +1,4 @@
-//! Text that is never printed and wiped from memory when it is dropped.
+//! Text that is never printed, and is wiped from memory on drop.
 
 use std::fmt;
 

@@ -128,7 +128,7 @@ impl Session {
         self.prompt_with(prompt, Before(Some(before)))
     }
 
-    /// Sends a prompt through a layer. The layer can store the prompt before it is sent, and can have it sent again.
+    /// Sends a prompt through a layer. The layer can store the prompt before it is sent, and can resend it.
     pub fn prompt_with(&self, prompt: impl Into<Prompt>, layer: impl PromptLayer) -> Turn {
         Turn::start(self.clone(), &prompt.into(), Some(Box::new(layer)))
     }
@@ -136,7 +136,8 @@ impl Session {
     /// Cancels the running turn. See [`SandboxAgentClient::cancel`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::Timeout`] if the turn does not stop within
+    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).
     pub fn cancel(&self) -> BoxFuture<'static, Result<(), Error>> {
         self.client.cancel(self.id())
     }
@@ -147,7 +148,9 @@ impl Session {
         *self.client.inner().hub.watch_turn(&self.id).borrow()
     }
 
-    /// Returns how the session ended; `None` if it is active or was loaded or resumed after its end.
+    /// Returns how the session ended; `None` while it is active.
+    ///
+    /// Also returns `None` if the session was loaded or resumed after its end.
     #[must_use]
     pub fn termination(&self) -> Option<TerminationInfo> {
         self.client.inner().hub.ended(&self.id)

@@ -18,11 +18,11 @@ use crate::termination::TerminationReport;
 impl SandboxAgentClient {
     /// Cancels the turn of a session and waits until it has stopped.
     ///
-    /// Open agent requests of the session are first answered as cancelled. The cancel notification is sent even if no
-    /// turn is running.
+    /// First cancels the open agent requests of the session. Sends the cancel notification even if no turn is running.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop in time.
+    /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop within
+    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).
     pub fn cancel(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let (client, id) = (self.clone(), session_id.into());
         Box::pin(async move {
@@ -50,9 +50,9 @@ impl SandboxAgentClient {
     /// Ends a session. Its termination is marked as [requested](crate::TerminationInfo::requested) and never counts
     /// as a crash.
     ///
-    /// Released servers cannot end a session. On those, this asks the agent to close it, if the agent advertises
-    /// that. If neither is possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all
-    /// its sessions.
+    /// Released servers cannot end a session. There, the agent closes the session, if it advertises that it can. If
+    /// neither is possible, [`disconnect`](Self::disconnect) ends the agent of a released server with all its
+    /// sessions.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if neither the server nor the agent can end a session.

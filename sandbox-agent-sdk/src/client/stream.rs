@@ -19,8 +19,10 @@ pub use super::reading::StreamReader;
 
 /// A layer around a prompt, for example a store. See [`Session::prompt_with`](crate::Session::prompt_with).
 pub trait PromptLayer: Send + 'static {
-    /// Called before the prompt is sent, with the request id that its response has in the stream. If this fails, the
-    /// prompt is not sent, and the turn fails with the same error. A prompt that is sent again has another id.
+    /// Called before the prompt is sent, with its request id. The response in the stream has the same id.
+    ///
+    /// If this fails, the prompt is not sent, and the turn fails with the same error. A prompt that is sent again has
+    /// another id.
     fn before_send(&mut self, request_id: String) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Called if the prompt failed and the agent certainly did not execute it. If this returns a session, the turn
@@ -30,9 +32,10 @@ pub trait PromptLayer: Send + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// Called when the turn has its outcome, which is then in the [log](crate::SandboxAgentClient::events_from). The
-    /// application receives the outcome after this has finished. If this fails and the turn succeeded, the turn fails
-    /// with the same error.
+    /// Called when the turn has ended and its outcome is in the [log](crate::SandboxAgentClient::events_from).
+    ///
+    /// The application receives the outcome after this has finished. If this fails and the turn succeeded, the turn
+    /// fails with the same error.
     fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -87,7 +90,7 @@ impl StreamPosition {
         Self { incarnation, offset, fingerprint }
     }
 
-    /// Returns whether this position comes after `other`: later in the same incarnation, or in a later incarnation.
+    /// Returns whether this position comes after `other`. A later incarnation comes after an earlier one.
     #[must_use]
     pub fn is_after(&self, other: &Self) -> bool {
         (self.incarnation, self.offset) > (other.incarnation, other.offset)
@@ -104,8 +107,9 @@ impl StreamPosition {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LogEntry {
-    /// The position in the server's stream; `None` if the entry is not part of it, or the server does not number its
-    /// events.
+    /// The position in the server's stream, if the entry has one.
+    ///
+    /// `None` if the entry is not part of the stream, or the server does not number its events.
     pub position: Option<StreamPosition>,
     /// Whether the entry is live, replayed or history.
     pub origin: Origin,
@@ -117,7 +121,7 @@ pub struct LogEntry {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum LogRecord {
-    /// An event as subscribers receive it. An agent request in it is a copy that does not keep the request open.
+    /// An event as subscribers receive it. An agent request in it is a clone that does not keep the request open.
     Event(Event),
     /// An agent request, addressed to any client. It comes before the event that it causes.
     #[non_exhaustive]

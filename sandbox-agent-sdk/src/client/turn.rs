@@ -55,11 +55,11 @@ impl Current {
 ///
 /// The stream ends after the last update of the turn. If the agent crashes, the stream has the updates before the
 /// crash, and the outcome is an error. Dropping a running turn cancels it, unless the
-/// [`DropPolicy`](crate::DropPolicy) says otherwise.
+/// [`DropPolicy`](crate::DropPolicy) is `Detach`.
 ///
 /// [`next_event`](Self::next_event) also returns agent requests, in order; its caller decides them. All other methods
 /// leave requests to the [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions.
-/// Without either, requests are refused.
+/// Without either, requests are rejected.
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,
@@ -139,11 +139,12 @@ impl Turn {
 
     /// Cancels the turn if it does not end within this duration.
     ///
-    /// An agent that does not respond to the cancel delays the outcome by at most
-    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel), 10 seconds by default.
+    /// If the deadline passes, the outcome is an [`Error::Timeout`] with
+    /// [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and [`collect`](Self::collect) return
+    /// an [`Error::IncompleteTurn`] with what was received.
     ///
-    /// The outcome is then an [`Error::Timeout`] with [`Phase::Deadline`](crate::error::Phase::Deadline). [`text`](Self::text) and
-    /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
+    /// An agent that does not respond to the cancel notification delays the outcome by at most
+    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel), 10 seconds by default.
     pub fn with_deadline(self, within: Duration) -> Self {
         self.limits.send_modify(|limits| limits.deadline = Some((deadline_after(within), within)));
         self
@@ -154,8 +155,8 @@ impl Turn {
     /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
     /// client. Choose it generously: agents that retry a failing model may be silent for minutes.
     ///
-    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle). [`text`](Self::text) and
-    /// [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
+    /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle).
+    /// [`text`](Self::text) and [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
         // In this order: a turn that is sent to another session meanwhile looks at its limits there.
         self.limits.send_modify(|limits| limits.idle = Some(limit));
@@ -171,10 +172,10 @@ impl Turn {
         StreamExt::next(self).await
     }
 
-    /// Returns the next event in order: an update, a permission request, a question, or the end of the turn. Returns
-    /// `None` after the end.
+    /// Returns the next event of the turn in order, or `None` after the end.
     ///
-    /// The caller decides agent requests. A request that is dropped without an answer is cancelled.
+    /// An event is an update, a permission request, a question, or the end of the turn. The caller decides agent
+    /// requests. A request that is dropped without a response is cancelled.
     ///
     /// # Cancel safety
     /// This method is cancel safe.
@@ -206,7 +207,9 @@ impl Turn {
     async fn ended(&mut self) -> Outcome {
         match self.outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
             Ok(Some(outcome)) => outcome,
-            _ => Err(Error::config("the turn stopped because its tokio runtime or its client is gone")),
+            _ => Err(Error::config(
+                "the turn stopped because its tokio runtime was shut down or its client was dropped",
+            )),
         }
     }
 
@@ -218,9 +221,10 @@ impl Turn {
         self.collect().await.map(|collected| collected.text)
     }
 
-    /// Waits for the end of the turn and returns all its contents: text, thoughts, tool calls and file changes.
+    /// Waits for the end of the turn and returns all its contents.
     ///
-    /// Use [`collect_partial`](Self::collect_partial) to get what was received before the agent crashed or failed.
+    /// The contents are text, thoughts, tool calls and file changes. Use [`collect_partial`](Self::collect_partial) to
+    /// get what was received before the agent crashed or failed.
     ///
     /// # Errors
     /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
@@ -266,7 +270,8 @@ impl Turn {
     /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the turn does not stop in time.
+    /// [`Error::Timeout`] if the turn does not stop within
+    /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).
     pub async fn cancel(&self) -> Result<(), Error> {
         self.session.client().cancel(self.current.id().as_ref()).await
     }

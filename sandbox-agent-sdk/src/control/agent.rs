@@ -83,7 +83,7 @@ pub struct AgentCapabilities {
     pub images: bool,
     /// The agent accepts files.
     pub file_attachments: bool,
-    /// The agent reports when its sessions begin and end.
+    /// The agent reports when its sessions start and end.
     pub session_lifecycle: bool,
     /// The agent reports errors.
     pub error_events: bool,
@@ -99,7 +99,7 @@ pub struct AgentCapabilities {
     pub mcp_tools: bool,
     /// The agent streams its text in chunks.
     pub streaming_deltas: bool,
-    /// The agent reports when an item begins.
+    /// The agent reports when an item starts.
     pub item_started: bool,
     /// One process serves all sessions of the agent.
     pub shared_process: bool,

@@ -28,12 +28,12 @@ pub struct AgentDetail {
 }
 
 impl AgentDetail {
-    /// Returns names, installation states and capabilities only.
+    /// Selects names, installation states and capabilities only.
     pub fn brief() -> Self {
         Self::default()
     }
 
-    /// Returns everything in [`brief`](Self::brief), plus versions, paths and session options. Slower on the server.
+    /// Selects everything in [`brief`](Self::brief), plus versions, paths and session options. Slower on the server.
     pub fn full() -> Self {
         Self { config: true, fresh: false }
     }

@@ -8,7 +8,7 @@ use crate::convert::open_enum::open_enum;
 open_enum! {
     /// The type of a file system entry.
     pub enum FsEntryType {
-        /// A file. In listings, also a symbolic link to anything.
+        /// A file. Listings report every symbolic link as a file too.
         File = "file",
         /// A directory.
         Directory = "directory",

@@ -23,11 +23,11 @@ use crate::control::{FsEntries, FsEntry, FsMove, FsMoved, FsPath, FsStat, FsUplo
 /// If a path does not exist, the error's [`is_not_found`](Error::is_not_found) is true.
 ///
 /// # Large files
-/// [`open`](Self::open) streams a file of any size in chunks. Writing has the server's limit,
-/// which is [2 MiB](crate::control::RELEASED_BODY_LIMIT) on released servers, for a file and for an archive.
-/// A larger one fails with [`Error::PayloadTooLarge`], and the existing file is unchanged. Uploads are
-/// streamed, so a server without a limit accepts files of any size while the client uses little memory.
-/// [`write_in_parts`](Self::write_in_parts) avoids the limit if the server can run commands.
+/// [`open`](Self::open) streams a file of any size in chunks. A server may limit the size of a write. Released servers
+/// accept [2 MiB](crate::control::RELEASED_BODY_LIMIT) for a file or an archive. A larger body fails with
+/// [`Error::PayloadTooLarge`], and the existing file is unchanged. Uploads are streamed, so a server without a limit
+/// accepts files of any size while the client uses little memory. [`write_in_parts`](Self::write_in_parts) avoids the
+/// limit if the server can run commands.
 #[derive(Debug, Clone)]
 pub struct Files {
     http: Http,

@@ -56,37 +56,37 @@ impl ControlPlane {
         self.http.address(&Route::new("/ui/")).into()
     }
 
-    /// Checks the health of the server.
+    /// Returns a handle that checks the health of the server.
     #[must_use]
     pub fn health(&self) -> HealthCheck {
         HealthCheck::new(self.http.clone())
     }
 
-    /// Lists and installs agents.
+    /// Returns a handle that lists and installs agents.
     #[must_use]
     pub fn agents(&self) -> Agents {
         Agents::new(self.http.clone())
     }
 
-    /// Reads and writes files of the server's machine.
+    /// Returns a handle that reads and writes files of the server's machine.
     #[must_use]
     pub fn files(&self) -> Files {
         Files::new(self.http.clone())
     }
 
-    /// Stores MCP servers and skills by directory.
+    /// Returns a handle that stores MCP servers and skills by directory.
     #[must_use]
     pub fn config(&self) -> Configuration {
         Configuration::new(self.http.clone())
     }
 
-    /// Runs processes on the server's machine.
+    /// Returns a handle that runs processes on the server's machine.
     #[must_use]
     pub fn processes(&self) -> Processes {
         Processes::new(self.http.clone())
     }
 
-    /// Controls the desktop of the server's machine.
+    /// Returns a handle that controls the desktop of the server's machine.
     #[must_use]
     pub fn desktop(&self) -> Desktop {
         Desktop::new(self.http.clone())
@@ -95,13 +95,13 @@ impl ControlPlane {
 
 /// These methods need only the control plane, so they live here and not with the client.
 impl SandboxAgentClient {
-    /// Runs processes on the server's machine. Needs no connection.
+    /// Returns a handle that runs processes on the server's machine. It needs no connection.
     #[must_use]
     pub fn processes(&self) -> Processes {
         self.control().processes()
     }
 
-    /// Controls the desktop of the server's machine. Needs no connection.
+    /// Returns a handle that controls the desktop of the server's machine. It needs no connection.
     #[must_use]
     pub fn desktop(&self) -> Desktop {
         self.control().desktop()

@@ -14,6 +14,7 @@ use reqwest::header::{SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -27,9 +28,6 @@ use crate::convert::text::safe_error;
 use crate::error::{Phase, Timeout};
 
 const WHAT: &str = "connect terminal";
-
-/// The size limit of a message from the server. Released servers send at most 8 KiB.
-const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How much unsent input is buffered before sending waits.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
@@ -78,10 +76,10 @@ pub enum TerminalEvent {
 
 /// The terminal of a process.
 ///
-/// Output is read from the socket only on demand, so nothing accumulates in the client. Released servers do
-/// not wait for a slow client: they drop output that it did not read in time.
-/// [`logs`](super::processes::Processes::logs) returns the dropped output. Dropping the terminal leaves the
-/// process running.
+/// Output is read from the socket only on demand, so nothing accumulates in the client. Released servers do not wait
+/// for a slow client: they drop output that the client does not read fast enough.
+/// [`logs`](super::processes::Processes::logs) returns the dropped output. Dropping the terminal leaves the process
+/// running.
 ///
 /// ```no_run
 /// # async fn example(server: sandbox_agent_sdk::control::ControlPlane) -> Result<(), sandbox_agent_sdk::Error> {
@@ -123,9 +121,9 @@ pub struct TerminalOutput {
 }
 
 /// A message from the server.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
-enum FromServer {
+pub(crate) enum FromServer {
     #[serde(rename_all = "camelCase")]
     Ready {
         #[serde(default)]
@@ -143,6 +141,16 @@ enum FromServer {
     /// A message type of a later version.
     #[serde(other)]
     Unknown,
+}
+
+impl FromServer {
+    pub(crate) fn read(text: &str) -> Result<Self, Error> {
+        acp_http_client::json::from_str(text).map_err(|source| Error::Decode {
+            what: "read terminal".to_owned(),
+            raw: text.to_owned(),
+            source: Arc::new(safe_error(source)),
+        })
+    }
 }
 
 /// A message to the server.
@@ -172,8 +180,8 @@ impl ProcessTerminal {
         }
         let upgraded = response.upgrade().await.map_err(|error| lost(error.without_url()))?;
         let mut config = WebSocketConfig::default();
-        config.max_message_size = Some(MAX_MESSAGE_BYTES);
-        config.max_frame_size = Some(MAX_MESSAGE_BYTES);
+        config.max_message_size = Some(http.limits().terminal_message);
+        config.max_frame_size = Some(http.limits().terminal_message);
         config.write_buffer_size = 0;
         config.max_write_buffer_size = WRITE_BUFFER_BYTES;
         let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(config)).await;
@@ -181,7 +189,7 @@ impl ProcessTerminal {
         let mut output =
             TerminalOutput { stream, process_id: String::new(), held: None, next: None, ended: false };
         let limit = http.timeouts().response;
-        timeout(limit, output.ready())
+        timeout(limit, output.ready(http.limits().process_id))
             .await
             .map_err(|_| Error::Timeout(Box::new(Timeout::new(Phase::Headers, WHAT, limit))))??;
         Ok(Self { input: TerminalInput { sink }, output })
@@ -312,14 +320,18 @@ impl TerminalOutput {
     }
 
     /// Waits for the server's `ready` message.
-    async fn ready(&mut self) -> Result<(), Error> {
+    async fn ready(&mut self, limit: usize) -> Result<(), Error> {
         match self.frame().await? {
+            Frame::Said(FromServer::Ready { process_id }) if process_id.len() > limit => {
+                let start = format!("the process id of the terminal has more than {limit} bytes");
+                Err(Error::UnexpectedBody { status: 101, content_type: None, start })
+            }
             Frame::Said(FromServer::Ready { process_id }) => {
                 self.process_id = process_id;
                 Ok(())
             }
             _ => {
-                let start = "the terminal does not begin with `ready`".to_owned();
+                let start = "the first message of the terminal is not `ready`".to_owned();
                 Err(Error::UnexpectedBody { status: 101, content_type: None, start })
             }
         }
@@ -344,16 +356,12 @@ impl TerminalOutput {
         loop {
             match self.stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => return Ok(Frame::Data(bytes)),
-                Some(Ok(Message::Text(text))) => {
-                    let said = acp_http_client::json::from_str(&text).map_err(|source| Error::Decode {
-                        what: "read terminal".to_owned(),
-                        raw: text.to_string(),
-                        source: Arc::new(safe_error(source)),
-                    })?;
-                    return Ok(Frame::Said(said));
-                }
+                Some(Ok(Message::Text(text))) => return Ok(Frame::Said(FromServer::read(&text)?)),
                 // The socket answers pings. After a close frame the stream ends.
                 Some(Ok(_)) => {}
+                Some(Err(tungstenite::Error::Capacity(CapacityError::MessageTooLong { size, max_size }))) => {
+                    return Err(Error::MessageTooLarge { limit: max_size, seen: size, event_id: None });
+                }
                 Some(Err(error)) => return Err(lost(error)),
                 None => return Err(lost(tungstenite::Error::ConnectionClosed)),
             }

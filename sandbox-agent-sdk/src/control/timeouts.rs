@@ -12,13 +12,13 @@ pub struct ControlTimeouts {
     pub connect: Duration,
     /// The timeout for a response, from the last byte sent to the first byte received. Default 30 s.
     pub response: Duration,
-    /// The timeout for a chunk of a body: how long the server may send nothing, or accept nothing. Default 30 s.
+    /// How long the server may send or accept nothing while a body is transferred. Default 30 s.
     pub stall: Duration,
-    /// The timeout for a whole JSON response. Default 5 minutes. It catches a server that sends one byte at a time
-    /// and so never stalls.
+    /// The timeout for a whole JSON response. Default 5 minutes. It also ends a response that arrives one byte at a
+    /// time and so never stalls.
     pub body: Duration,
-    /// The timeout for the response to an installation, which arrives at its end; `None` waits without limit. Default
-    /// 15 minutes.
+    /// The timeout for the response to an installation; `None` for no limit. Default 15 minutes. The response arrives
+    /// when the installation has ended.
     pub install: Option<Duration>,
 }
 

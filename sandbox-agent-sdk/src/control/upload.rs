@@ -39,7 +39,7 @@ enum Source {
 }
 
 impl Upload {
-    /// Uploads a stream.
+    /// Creates an upload from a stream.
     ///
     /// If the stream yields an error, the request is aborted, nothing is written, and the call fails with
     /// [`Error::Local`](crate::Error::Local).
@@ -53,7 +53,7 @@ impl Upload {
         Self { source: Source::Stream(stream.boxed()), length: None }
     }
 
-    /// Uploads from a reader, such as a local file.
+    /// Creates an upload from a reader, such as a local file.
     pub fn reader(reader: impl AsyncRead + Send + 'static) -> Self {
         let stream = ReaderStream::with_capacity(reader, PIECE_BYTES);
         Self { source: Source::Stream(stream.boxed()), length: None }
@@ -61,8 +61,8 @@ impl Upload {
 
     /// Declares the length of a stream.
     ///
-    /// The server can then reject a stream that is too large immediately. If the stream is longer or shorter
-    /// than declared, the call fails and nothing is written.
+    /// The server can then immediately reject a stream that is too large. If the stream is longer or shorter than
+    /// declared, the call fails and nothing is written.
     pub fn length(mut self, bytes: u64) -> Self {
         self.length = Some(bytes);
         self

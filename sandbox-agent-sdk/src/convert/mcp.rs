@@ -103,6 +103,7 @@ impl LocalMcpServer {
 /// The command of a process: a command line, or a list of words.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum McpCommand {
     /// A command line, or the name of a program.
     Line(String),
@@ -221,9 +222,10 @@ pub enum McpOAuth {
     Settings(McpOAuthSettings),
 }
 
-/// The OAuth settings of a remote MCP server.
+/// The OAuth settings of a remote MCP server. Start with [`Default::default`] and set the fields.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
 pub struct McpOAuthSettings {
     /// The client id.
     #[serde(skip_serializing_if = "Option::is_none")]

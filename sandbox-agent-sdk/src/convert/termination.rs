@@ -110,6 +110,12 @@ impl TerminationInfo {
         value.as_object().cloned().map(Self::from)
     }
 
+    /// Parses the error data of a call that failed because of the end; `None` if it has no `terminationInfo`.
+    pub(crate) fn from_error_data(data: &Value) -> Option<Self> {
+        let info = data.get("terminationInfo").or_else(|| data.get("termination_info"))?;
+        Self::from_value(info)
+    }
+
     /// Returns whether the agent failed. Exiting normally and being stopped are not failures.
     #[must_use]
     pub fn is_crash(&self) -> bool {
@@ -245,7 +251,7 @@ fn signal_name(value: &Value) -> Option<String> {
 }
 
 /// Finds the wait status in a message such as "agent exited with status ExitStatus(unix_wait_status(9))".
-fn wait_status_in(message: &str) -> Option<u64> {
+pub(crate) fn wait_status_in(message: &str) -> Option<u64> {
     message.split_once("unix_wait_status(")?.1.split_once(')')?.0.parse().ok()
 }
 

@@ -111,8 +111,8 @@ impl AgentResult {
 
     /// Converts the stop reason of a turn to a result.
     ///
-    /// A turn that ended normally is a `success`, and one that used up its requests is an `error_max_turns`.
-    /// Every other reason is its own subtype.
+    /// A turn that ended normally is a `success`. A turn that reached its maximum number of model requests is an
+    /// `error_max_turns`. Every other reason is its own subtype.
     #[must_use]
     pub fn from_stop_reason(reason: &str) -> Self {
         Self::new(match reason {
@@ -181,7 +181,7 @@ impl TurnFailure {
 /// The end of an agent as the failure of the running turn.
 impl From<TerminationInfo> for TurnFailure {
     fn from(termination: TerminationInfo) -> Self {
-        Self::new(format!("the agent ended before its answer: {termination}")).with_termination(termination)
+        Self::new(format!("the agent ended before its response: {termination}")).with_termination(termination)
     }
 }
 

@@ -38,10 +38,10 @@ pub use tool_call::{ToolCall, ToolKind, ToolLocation, ToolStatus};
 
 /// A session update: a chunk of the agent's message, a tool call, a plan.
 ///
-/// Cheap to clone. The raw JSON is available besides the typed form, so updates of unknown kinds are not
-/// lost. `Display` prints the text of the agent's message and nothing for other kinds. It is safe to print:
-/// it [escapes](crate::convert::text::printable) control characters. [`message_text`](Self::message_text)
-/// returns the original text.
+/// Cheap to clone. The raw JSON is available in addition to the typed form, so updates of unknown kinds are not lost.
+/// `Display` prints the text of the agent's message and nothing for other kinds. It is safe to print: it
+/// [escapes](crate::convert::text::printable) control characters. [`message_text`](Self::message_text) returns the
+/// original text.
 ///
 /// Serializes to `{"sessionId", "origin", "update"}`, where `update` is the raw JSON. Instead of `update`, a
 /// gap in the stream has `missed`, and an unreadable update has `unreadable` with its JSON as text.
@@ -212,7 +212,7 @@ impl Update {
         &self.inner.kind
     }
 
-    /// Returns whether the update is live or history.
+    /// Returns whether the update is live, replayed or history.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.inner.origin

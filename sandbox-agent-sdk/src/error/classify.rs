@@ -136,7 +136,7 @@ impl Error {
             Self::PayloadTooLarge { source, .. } => source.as_deref(),
             Self::Timeout(timeout) => timeout.cause.as_deref()?.http(),
             Self::ConnectionEnded { source, .. } => source.as_deref()?.http(),
-            Self::AgentEnded(end) => end.answer.as_deref()?.http(),
+            Self::AgentEnded(end) => end.response.as_deref()?.http(),
             _ => None,
         }
     }
@@ -153,7 +153,7 @@ impl Error {
         match self {
             Self::Rpc { error, .. } => Some(error),
             Self::LoginRequired(login) => Some(&login.error),
-            Self::AgentEnded(end) => end.answer.as_deref()?.rpc_error(),
+            Self::AgentEnded(end) => end.response.as_deref()?.rpc_error(),
             _ => None,
         }
     }

@@ -38,7 +38,7 @@ impl Error {
     pub(crate) fn ended(session_id: Option<&str>, info: TerminationInfo, sent: bool) -> Self {
         let connection_ended = session_id.is_none();
         let session_id = session_id.map(str::to_owned);
-        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, answer: None }))
+        Self::AgentEnded(Box::new(AgentEnded { session_id, info, sent, connection_ended, response: None }))
     }
 
     /// Converts an error of the protocol client.
@@ -170,7 +170,7 @@ impl Phase {
         match phase {
             wire::Phase::Outbox => Self::Outbox,
             wire::Phase::Headers => Self::Headers,
-            wire::Phase::Response => Self::Answer,
+            wire::Phase::Response => Self::Response,
             wire::Phase::Confirmation => Self::Confirmation,
             wire::Phase::StreamOpen => Self::StreamOpen,
             wire::Phase::StreamIdle => Self::StreamIdle,

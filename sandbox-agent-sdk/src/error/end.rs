@@ -22,7 +22,7 @@ pub struct AgentEnded {
     pub connection_ended: bool,
     /// The server's response to the call, if there was one.
     #[source]
-    pub answer: Option<Arc<Error>>,
+    pub response: Option<Arc<Error>>,
 }
 
 /// Why a connection ended without being closed by this client.
@@ -33,7 +33,7 @@ pub enum LostReason {
     ServerGone,
     /// The server rejects the token.
     Unauthorized,
-    /// The server rejects the request for the event stream.
+    /// The server refuses the request for the event stream.
     StreamRefused,
     /// All attempts to reconnect failed.
     #[non_exhaustive]
@@ -51,8 +51,8 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServerGone => f.write_str("the server no longer knows the connection"),
-            Self::Unauthorized => f.write_str("the server refuses the token"),
-            Self::StreamRefused => f.write_str("the server rejects the event stream"),
+            Self::Unauthorized => f.write_str("the server rejects the token"),
+            Self::StreamRefused => f.write_str("the server refuses the event stream"),
             Self::RetriesExhausted { attempts } => {
                 write!(f, "reconnecting failed after {attempts} attempts")
             }

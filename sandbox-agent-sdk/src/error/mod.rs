@@ -100,7 +100,7 @@ pub enum Error {
     #[error("server is unreachable")]
     Unreachable(#[source] Cause),
     /// The server rejects the token.
-    #[error("the server refuses the token")]
+    #[error("the server rejects the token")]
     Unauthorized(#[source] Box<HttpError>),
     /// The token provider failed. Nothing was sent.
     #[error("token provider failed")]
@@ -173,7 +173,7 @@ pub enum Error {
         limit: usize,
     },
     /// The server redirects. Redirects are not followed, because the token must not reach another server.
-    #[error("server redirects to {}", printable(.location.as_deref().unwrap_or("nowhere")))]
+    #[error("server redirects to {}", printable(.location.as_deref().unwrap_or("an unknown location")))]
     #[non_exhaustive]
     Redirected {
         /// The HTTP status.
@@ -240,7 +240,7 @@ pub enum Error {
         event_id: Option<String>,
     },
     /// A response would exceed the memory limit after decoding.
-    #[error("the response to `{what}` takes {size} bytes decoded; the limit is {limit}")]
+    #[error("the response to `{what}` takes {size} bytes once decoded; the limit is {limit}")]
     #[non_exhaustive]
     DecodedTooLarge {
         /// The operation whose response is too large.
@@ -251,10 +251,10 @@ pub enum Error {
         size: usize,
     },
     /// A list exceeds the limit of pages or bytes. The pages that were already returned remain valid.
-    #[error("the list of `{what}` exceeds the limit after {pages} pages and {bytes} bytes")]
+    #[error("the result of `{what}` exceeds the limit after {pages} pages and {bytes} bytes")]
     #[non_exhaustive]
     ListTooLong {
-        /// The operation that listed.
+        /// The operation that returned the list.
         what: String,
         /// How many pages were read.
         pages: usize,
@@ -280,7 +280,7 @@ pub enum Error {
     Status(#[from] crate::sessions::TransitionError),
     #[cfg(feature = "sessions")]
     /// The session's status does not allow the operation. Nothing was sent.
-    #[error("not allowed while the session is {status}")]
+    #[error("the operation is not allowed while the session is {status}")]
     #[non_exhaustive]
     NotAllowed {
         /// The operation that was not allowed.

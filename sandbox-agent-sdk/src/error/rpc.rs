@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::TerminationInfo;
+use crate::convert::termination::wait_status_in;
 use crate::convert::text::printable;
 
 /// How much of `data` is shown as JSON.
@@ -12,8 +14,8 @@ const DATA_CHARS: usize = 512;
 
 /// An error response with code, message and data.
 ///
-/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. It is safe to
-/// print: it [escapes](crate::convert::text::printable) control characters.
+/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. Of a response
+/// that reports the end of the agent, it shows how the agent ended. It is safe to print: it [escapes](crate::convert::text::printable) control characters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {
@@ -88,6 +90,13 @@ impl RpcError {
 
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(end) = self.data.as_ref().and_then(TerminationInfo::from_error_data) {
+            // Some servers repeat the exit status in the message, in Rust's `Debug` format.
+            let repeats =
+                end.message.as_ref() == Some(&self.message) || wait_status_in(&self.message).is_some();
+            let what = if repeats { "the agent has ended" } else { self.message.as_str() };
+            return write!(f, "{}: {} (code {})", printable(what), end.headline(), self.code);
+        }
         write!(f, "{} (code {})", printable(&self.message), self.code)?;
         let details = self.details().map(str::to_owned).or_else(|| self.data.as_ref().and_then(compact));
         match details.filter(|details| !self.message.contains(details)) {

@@ -158,3 +158,18 @@ fn an_error_response_shows_what_its_data_has() {
     assert!(!attack.contains(char::is_control) && attack.contains("owned"), "{attack}");
     assert!(attack.chars().count() < 600 && attack.ends_with('…'), "{attack}");
 }
+
+#[test]
+fn the_response_of_a_dead_agent_is_readable() {
+    let message = "agent exited with status ExitStatus(unix_wait_status(9))";
+    let end = json!({
+        "reason": "error", "terminatedBy": "agent", "message": message, "signal": "SIGKILL",
+        "stderr": {"head": "boom \"x\"", "truncated": false, "totalLines": 1},
+    });
+    let error = RpcError::new(-32000, message).with_data(json!({"terminationInfo": end}));
+    assert_eq!(error.to_string(), "the agent has ended: error, killed by SIGKILL (code -32000)");
+    let own = RpcError::new(-32000, "session already ended").with_data(json!({
+        "terminationInfo": {"reason": "error", "exitCode": 3},
+    }));
+    assert_eq!(own.to_string(), "session already ended: error, exit code 3 (code -32000)");
+}

@@ -66,7 +66,7 @@ pub enum Phase {
     /// The rest of a response.
     Body,
     /// The response to a call.
-    Answer,
+    Response,
     /// The response to a call whose HTTP request failed. It is unknown whether the call was executed.
     Confirmation,
     /// The event stream, while it is being opened.
@@ -92,7 +92,7 @@ impl fmt::Display for Phase {
             Self::Outbox => "earlier messages about the session to be sent",
             Self::Headers => "the response headers",
             Self::Body => "the rest of the response",
-            Self::Answer => "the response",
+            Self::Response => "the response",
             Self::Confirmation => "the response to a request that may have run",
             Self::StreamOpen => "the event stream to open",
             Self::StreamIdle => "bytes on the event stream",
@@ -107,7 +107,13 @@ impl fmt::Display for Phase {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` waited {:.1?} for {}", printable(&self.what), self.elapsed, self.phase)?;
+        write!(
+            f,
+            "`{}` timed out after {:.1?} waiting for {}",
+            printable(&self.what),
+            self.elapsed,
+            self.phase
+        )?;
         match (self.connection.as_deref().map(printable), self.last_event_age) {
             (Some(connection), Some(age)) => {
                 write!(f, " (last event {age:.1?} ago, connection {connection})")?;

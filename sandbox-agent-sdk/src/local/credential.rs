@@ -1,4 +1,4 @@
-//! The token of a server, which only that server gets.
+//! The token of a server, which is sent only to that server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

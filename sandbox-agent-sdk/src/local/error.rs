@@ -59,7 +59,7 @@ pub enum LocalError {
         /// The last lines of the server's output.
         output: Vec<String>,
     },
-    /// The server did not become healthy in time and was stopped.
+    /// The server did not become healthy within the start timeout and was stopped.
     #[error("the server was not healthy after {waited:.1?}{}", Output(.output))]
     #[non_exhaustive]
     NotHealthy {

@@ -28,7 +28,7 @@ impl fmt::Display for LocalExit {
         match (self.code, self.signal) {
             (Some(code), _) => write!(f, "exit code {code}"),
             (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => f.write_str("no exit code"),
+            (None, None) => f.write_str("unknown exit status"),
         }
     }
 }

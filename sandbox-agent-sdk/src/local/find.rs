@@ -1,6 +1,6 @@
 //! Finds the server's program.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -47,20 +47,7 @@ impl Search {
 
     /// Returns the absolute path of an executable program that other users cannot replace.
     pub(super) fn find(&self) -> Result<PathBuf, LocalError> {
-        let found = self.locate()?;
-        let refused =
-            |source: io::Error| LocalError::Spawn { binary: found.clone(), source: Arc::new(source) };
-        let binary = std::path::absolute(&found).map_err(refused)?;
-        if !is_executable(&binary) {
-            return Err(LocalError::NotExecutable { binary });
-        }
-        if self.accept_untrusted {
-            return Ok(binary);
-        }
-        match check(&binary).map_err(refused)? {
-            Verdict::Trusted => Ok(binary),
-            Verdict::Untrusted(entry, problem) => Err(LocalError::Untrusted { binary, entry, problem }),
-        }
+        trusted(&self.locate()?, self.accept_untrusted)
     }
 
     fn locate(&self) -> Result<PathBuf, LocalError> {
@@ -72,10 +59,7 @@ impl Search {
             return only(named, format!("{} (from {VARIABLE})", named.display()));
         }
         let mut searched = vec![format!("{VARIABLE} (not set)")];
-        let directories = self.path.iter().flat_map(std::env::split_paths);
-        let mut candidates =
-            directories.filter(|directory| directory.is_absolute()).map(|directory| directory.join(PROGRAM));
-        if let Some(found) = candidates.find(|candidate| is_executable(candidate)) {
+        if let Some(found) = in_path(PROGRAM, self.path.as_deref()) {
             return Ok(found);
         }
         searched.push("PATH".to_owned());
@@ -98,6 +82,31 @@ impl Search {
             searched.push(format!("{} and in its parent directories", first.display()));
             LocalError::NotFound { searched }
         })
+    }
+}
+
+/// Finds a program in the absolute directories of a search path. Relative ones lead to the working directory, whose
+/// author may be anyone.
+pub(crate) fn in_path(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+    let directories = std::env::split_paths(path?).filter(|directory| directory.is_absolute());
+    let mut candidates = directories.map(|directory| directory.join(name));
+    candidates.find(|candidate| is_executable(candidate))
+}
+
+/// Returns the absolute path of an executable program, which other users cannot replace unless that is accepted.
+pub(crate) fn trusted(found: &Path, accept_untrusted: bool) -> Result<PathBuf, LocalError> {
+    let refused =
+        |source: io::Error| LocalError::Spawn { binary: found.to_owned(), source: Arc::new(source) };
+    let binary = std::path::absolute(found).map_err(refused)?;
+    if !is_executable(&binary) {
+        return Err(LocalError::NotExecutable { binary });
+    }
+    if accept_untrusted {
+        return Ok(binary);
+    }
+    match check(&binary).map_err(refused)? {
+        Verdict::Trusted => Ok(binary),
+        Verdict::Untrusted(entry, problem) => Err(LocalError::Untrusted { binary, entry, problem }),
     }
 }
 

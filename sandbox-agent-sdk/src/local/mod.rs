@@ -9,8 +9,9 @@
 //!   that other users can replace is rejected.
 //! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
 //!   others.
-//! - The token is sent to no other process: not through a proxy, not before the listening socket was found in
-//!   the server's process tree (Linux), not after the server has exited, not after it lost its port (Linux).
+//! - The token is sent to no other process. The client does not send it through a proxy, before the listening socket
+//!   was found in the server's process tree (Linux), after the server has exited, or after the server has lost its
+//!   port (Linux).
 //! - The token is visible on the server's command line, because the server accepts it in no other way. On a
 //!   machine with untrusted users, hide command lines from them (`hidepid=2`, a container).
 //!
@@ -51,6 +52,8 @@ mod trust;
 
 pub use error::LocalError;
 pub use exit::LocalExit;
+#[cfg(feature = "providers")]
+pub(crate) use find::{in_path, trusted};
 pub use log::LocalLog;
 pub use options::LocalOptions;
 pub use server::LocalServer;

@@ -93,10 +93,16 @@ impl LocalOptions {
         self
     }
 
+    /// Whether a program that other users can replace is accepted.
+    #[cfg(feature = "providers")]
+    pub(crate) fn accepts_untrusted_binary(&self) -> bool {
+        self.accept_untrusted
+    }
+
     /// Sets the server's program. The default is `SANDBOX_AGENT_BIN`, or the first `sandbox-agent` in `PATH`.
     ///
-    /// The program must be executable; its mode is never changed. Neither the program nor a directory or link
-    /// in its path may be owned by or writable for another user, unless
+    /// The program must be executable; its mode is never changed. Neither the program nor a directory or link in its
+    /// path may be owned or writable by another user, unless
     /// [`accept_untrusted_binary`](Self::accept_untrusted_binary) is set.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
@@ -175,7 +181,7 @@ impl LocalOptions {
         self
     }
 
-    /// Sets how long the server and its agents may take to exit. Default 5 s. Then they are killed.
+    /// Sets how long the server and its agents may take to exit before they are killed. Default 5 s.
     pub fn stop_timeout(mut self, time: Duration) -> Self {
         self.stop_timeout = time;
         self

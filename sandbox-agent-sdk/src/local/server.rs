@@ -100,6 +100,12 @@ impl LocalServer {
         self.supervisor.ended().await
     }
 
+    /// Like [`ended`](Self::ended), but does not borrow this value.
+    #[cfg(feature = "providers")]
+    pub(crate) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.supervisor.end()
+    }
+
     /// Disconnects the client, stops the server and its process tree, and waits for their exit.
     ///
     /// This takes at most the [stop timeout](super::LocalOptions::stop_timeout) plus the time to kill

@@ -81,6 +81,14 @@ impl Supervisor {
         }
     }
 
+    /// Like [`ended`](Self::ended), but does not borrow this value.
+    #[cfg(feature = "providers")]
+    pub(super) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut exit = self.exit.clone();
+        // An error means that the task was dropped with its runtime, which killed the server.
+        async move { drop(exit.wait_for(Option::is_some).await) }
+    }
+
     /// Begins to stop the server.
     pub(super) fn stop(&mut self) {
         self.stop = None;

@@ -16,7 +16,8 @@ use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
-use crate::local::LocalOptions;
+use crate::convert::text::printable;
+use crate::local::{LocalOptions, in_path, trusted};
 
 /// The home directory inside the sandbox.
 const HOME: &str = "/home/sandbox";
@@ -50,8 +51,8 @@ const SYSTEM: [&str; 16] = [
 ///
 /// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
 /// directory, and the directories given to this provider. It has no access to other files, processes or
-/// environment variables of this machine, and cannot gain privileges, not even in a user namespace of its own. It shares the network of this machine,
-/// unless [`without_network`](Self::without_network) is set.
+/// environment variables of this machine, and cannot gain privileges, even in its own user namespace. It shares
+/// the network of this machine, unless [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
 /// exits. Destroying it deletes its home directory.
@@ -88,9 +89,18 @@ impl Drop for Resources {
     fn drop(&mut self) {
         self.relay = None;
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            tracing::debug!(%error, directory = %self.directory.display(), "failed to remove the directory of a sandbox");
+            let directory = self.directory.to_string_lossy();
+            tracing::debug!(%error, directory = %printable(&directory), "failed to remove the directory of a sandbox");
         }
     }
+}
+
+/// The absolute paths of the programs that a start runs.
+#[derive(Debug)]
+struct Programs {
+    env: PathBuf,
+    bwrap: PathBuf,
+    server: PathBuf,
 }
 
 /// A directory or file of this machine that is visible in the sandbox.
@@ -117,7 +127,9 @@ impl BubblewrapProvider {
         }
     }
 
-    /// Sets the `bwrap` program. The default is the first `bwrap` in `PATH`.
+    /// Sets the `bwrap` program. The default is the first `bwrap` in the absolute directories of `PATH`.
+    ///
+    /// A program that other users can replace is refused, like the server's program.
     #[must_use]
     pub fn bwrap(mut self, program: impl Into<PathBuf>) -> Self {
         self.bwrap = program.into();
@@ -149,14 +161,17 @@ impl BubblewrapProvider {
     /// nor to any other.
     ///
     /// The client then connects to the server through `nsenter` and `bash` of this machine, which join the sandbox's
-    /// network for each connection.
+    /// network for each connection. This needs no privileges.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = Network::Own;
         self
     }
 
-    /// Changes how the server is started: timeouts, port, log. The program and the directory are already set.
+    /// Changes how the server is started: timeouts, port, log. The program is set afterwards.
+    ///
+    /// [`accept_untrusted_binary`](LocalOptions::accept_untrusted_binary) also applies to `bwrap` and to the server's
+    /// program.
     #[must_use]
     pub fn options(mut self, change: impl Fn(LocalOptions) -> LocalOptions + Send + Sync + 'static) -> Self {
         self.options = Box::new(change);
@@ -181,22 +196,29 @@ impl BubblewrapProvider {
         Ok(arguments)
     }
 
-    /// Builds the arguments of `bwrap`, including the server's program.
-    fn words(&self, home: &Path) -> Vec<String> {
+    /// Builds the command that runs the server's program in a sandbox.
+    fn words(&self, programs: &Programs, home: &Path) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| words.extend(parts.iter().map(|part| (*part).to_owned()));
-        add(&["--disable-userns"]);
-        add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
-        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--info-fd", "3", "--args", "4"]);
+        let bwrap = programs.bwrap.display().to_string();
+        add(&[&programs.env.display().to_string(), "-i"]);
         if self.network == Network::Own {
-            add(&["--unshare-net"]);
+            // A network namespace belongs to the user namespace in which it was created, and only a process with
+            // privileges in that one can join it. The sandbox itself is in an inner user namespace, so that `nsenter`
+            // of a user without privileges needs this outer one, which has nothing else of its own.
+            add(&[&bwrap, "--unshare-user", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]);
+            add(&["--info-fd", "3", "--"]);
         }
+        add(&[&bwrap, "--disable-userns"]);
+        add(&["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
+        add(&["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--args", "4"]);
         for path in SYSTEM {
             add(&["--ro-bind-try", path, path]);
         }
-        add(&["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
+        // Read-only, because root could write kernel settings there even without capabilities.
+        add(&["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
         add(&["--bind", &home.display().to_string(), HOME]);
-        add(&["--ro-bind", &self.program.display().to_string(), "/run/sandbox-agent"]);
+        add(&["--ro-bind", &programs.server.display().to_string(), "/run/sandbox-agent"]);
         for bind in &self.binds {
             add(&[bind.option, &bind.outside.display().to_string(), &bind.inside.display().to_string()]);
         }
@@ -204,17 +226,39 @@ impl BubblewrapProvider {
         words
     }
 
+    /// Finds the programs that a start runs outside of a sandbox, and checks that other users cannot replace them.
+    fn programs(&self, accept_untrusted: bool) -> Result<Programs, ProviderError> {
+        let missing = |name: &Path| ProviderError::Program {
+            program: name.display().to_string(),
+            source: Arc::new(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        let path = std::env::var_os("PATH");
+        let find = |name: &Path| {
+            let found = match name.to_str() {
+                Some(name) if !name.contains('/') => in_path(name, path.as_deref()),
+                _ => Some(name.to_owned()).filter(|program| program.is_file()),
+            };
+            Ok::<_, ProviderError>(trusted(&found.ok_or_else(|| missing(name))?, accept_untrusted)?)
+        };
+        Ok(Programs {
+            env: find("env".as_ref())?,
+            bwrap: find(&self.bwrap)?,
+            server: trusted(&self.program, accept_untrusted)?,
+        })
+    }
+
     /// Creates the home directory and the launcher script of a sandbox.
-    fn prepare(&self) -> Result<(Resources, PathBuf), ProviderError> {
+    fn prepare(&self, accept_untrusted: bool) -> Result<(Resources, PathBuf), ProviderError> {
+        let programs = self.programs(accept_untrusted)?;
         let directory = self.homes.join(random_id().map_err(ProviderError::randomness)?);
         let home = directory.join("home");
         let launcher = directory.join("sandbox-agent");
         let variables = directory.join("variables");
-        let quote = |words: Vec<String>| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let words = self.words(&programs, &home);
+        // No program is searched for here: the search path may have relative entries.
         let script = format!(
-            "#!/bin/sh\nbwrap=$(command -v {}) || exit 127\nexec env -i \"$bwrap\" {} \"$@\" 3> {} 4< {}\n",
-            quoted(&self.bwrap.display().to_string()),
-            quote(self.words(&home)),
+            "#!/bin/sh\nexec {} \"$@\" 3> {} 4< {}\n",
+            words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
             quoted(&directory.join(INFO).display().to_string()),
             quoted(&variables.display().to_string()),
         );
@@ -245,17 +289,26 @@ impl SandboxProvider for BubblewrapProvider {
                 program: "a tokio runtime".to_owned(),
                 source: Arc::new(std::io::Error::other(error)),
             })?;
-            let (mut resources, launcher) = self.prepare()?;
-            let mut options = (self.options)(SandboxAgentClient::start_local().binary(launcher));
+            let options = (self.options)(SandboxAgentClient::start_local());
+            let (mut resources, launcher) = self.prepare(options.accepts_untrusted_binary())?;
+            let mut options = options.binary(launcher);
             if self.network == Network::Own {
                 let port = Relay::free_port().map_err(|source| ProviderError::Program {
                     program: "free port".to_owned(),
                     source: Arc::new(source),
                 })?;
                 options = options.port(port).relayed();
-                resources.relay = Some(Relay::start(port, resources.directory.join(INFO)));
+                let relay = Relay::start(port, resources.directory.join(INFO));
+                resources.relay = Some(relay.map_err(|source| ProviderError::Program {
+                    program: "nsenter or bash".to_owned(),
+                    source: Arc::new(source),
+                })?);
             }
-            let id = self.held.add(options.start().await?);
+            let server = options.start().await?;
+            if let Some(relay) = &mut resources.relay {
+                relay.end_with(server.end());
+            }
+            let id = self.held.add(server);
             self.resources().insert(id.clone(), resources);
             Ok(id)
         })
@@ -309,16 +362,16 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         let seen = at("seen");
-        // In place of the programs that the launcher runs, one after the other.
-        program(&at("env"), &format!("echo \"$@\" >> {0}; shift; exec \"$@\"", seen.display()));
+        // In place of the program that the launcher runs.
         program(&at("bwrap"), &format!("echo \"$@\" >> {0}; cat <&4 > {0}.variables", seen.display()));
         let provider =
             BubblewrapProvider::new("/bin/true", at("homes")).bwrap(at("bwrap")).env("KEY", "hush");
-        let (_resources, launcher) = provider.prepare().unwrap();
-        let path = format!("{}:/usr/bin:/bin", scratch.path().display());
-        assert!(Command::new(launcher).env("PATH", path).status().unwrap().success());
-        let lines = fs::read_to_string(&seen).unwrap();
-        assert_eq!((lines.lines().count(), lines.contains("hush")), (2, false), "{lines}");
+        let (_resources, launcher) = provider.prepare(false).unwrap();
+        assert!(Command::new(&launcher).status().unwrap().success());
+        // The launcher has the command lines of everything before it.
+        for lines in [fs::read_to_string(&launcher).unwrap(), fs::read_to_string(&seen).unwrap()] {
+            assert!(lines.contains("--cap-drop") && !lines.contains("hush"), "{lines}");
+        }
         let variables = fs::read_to_string(at("seen.variables")).unwrap();
         assert!(variables.ends_with("--setenv\0KEY\0hush\0"), "{variables:?}");
     }
@@ -327,7 +380,7 @@ mod tests {
     fn a_variable_adds_no_option() {
         let homes = tempfile::tempdir().unwrap();
         let provider = BubblewrapProvider::new("/bin/true", homes.path()).env("KEY", "x\0--bind\0/\0/");
-        assert!(provider.prepare().is_err());
+        assert!(provider.prepare(false).is_err());
         assert_eq!(fs::read_dir(homes.path()).unwrap().count(), 0);
     }
 
@@ -336,7 +389,8 @@ mod tests {
     fn a_process_in_a_sandbox_gets_no_user_namespace() {
         let homes = tempfile::tempdir().unwrap();
         let run = |program: &str, words: &[&str]| {
-            let (_resources, launcher) = BubblewrapProvider::new(program, homes.path()).prepare().unwrap();
+            let (_resources, launcher) =
+                BubblewrapProvider::new(program, homes.path()).prepare(false).unwrap();
             Command::new(launcher).args(words).output().unwrap()
         };
         let works = run("/usr/bin/env", &["true"]);
@@ -355,5 +409,60 @@ mod tests {
         // Nor may it allow them again.
         let setting = "echo 1 > /proc/sys/user/max_user_namespaces; unshare --user true";
         assert!(!run("/usr/bin/env", &["sh", "-c", setting]).status.success());
+    }
+
+    /// Root may write the settings of the kernel without any capability.
+    #[test]
+    fn a_process_in_a_sandbox_of_root_cannot_write_the_settings_of_the_kernel() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root");
+            eprintln!("NOT TESTED: this test needs root");
+            return;
+        }
+        let homes = tempfile::tempdir().unwrap();
+        let provider = BubblewrapProvider::new("/usr/bin/env", homes.path());
+        let run = |script: &str| {
+            let (_resources, launcher) = provider.prepare(false).unwrap();
+            Command::new(launcher).args(["sh", "-c", script]).output().unwrap()
+        };
+        let works = run("cat /proc/sys/kernel/core_pattern");
+        assert!(works.status.success() && !works.stdout.is_empty(), "{works:?}");
+        // The attack writes the value that is already there.
+        let same = "set -e; value=$(cat /proc/sys/kernel/core_pattern); printf '%s\\n' \"$value\" > /proc/sys/kernel/core_pattern";
+        let output = run(same);
+        assert!(!output.status.success(), "a process in the sandbox wrote core_pattern");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(printed.contains("Read-only file system"), "{printed}");
+    }
+
+    #[test]
+    fn a_program_of_the_working_directory_is_not_run_in_place_of_bwrap() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        for planted in ["bwrap", "env"] {
+            program(&at(planted), &format!("touch {}", at("owned").display()));
+        }
+        let (_resources, launcher) =
+            BubblewrapProvider::new("/bin/true", at("homes")).prepare(false).unwrap();
+        for path in [".:/usr/bin:/bin", ":/usr/bin:/bin"] {
+            Command::new(&launcher).current_dir(scratch.path()).env("PATH", path).output().unwrap();
+            assert!(!at("owned").exists(), "a planted program ran with PATH={path}");
+        }
+    }
+
+    #[test]
+    fn programs_that_other_users_can_replace_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        for name in ["good", "loose"] {
+            program(&at(name), "exit 0");
+        }
+        let provider =
+            |server: &str, bwrap: &str| BubblewrapProvider::new(at(server), at("homes")).bwrap(at(bwrap));
+        fs::set_permissions(at("loose"), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(provider("good", "good").prepare(false).is_ok());
+        assert!(provider("loose", "good").prepare(false).is_err(), "the server can be replaced");
+        assert!(provider("good", "loose").prepare(false).is_err(), "bwrap can be replaced");
+        assert!(provider("loose", "loose").prepare(true).is_ok(), "the application accepts that");
     }
 }

@@ -73,9 +73,10 @@ impl ContainerProvider {
 
     /// Sets an environment variable in the container.
     ///
-    /// The engine reads it from its standard input: it is neither on a command line nor in the environment of the
-    /// engine itself, whose variables (`DOCKER_HOST`, `PATH`) it cannot change. Starting a container fails with
-    /// [`ProviderError::Variable`] if the value has a line break, which engines cannot read.
+    /// The engine reads the variable from its standard input. The variable appears neither on a command line nor in
+    /// the environment of the engine, so it cannot change the engine's own variables (`DOCKER_HOST`, `PATH`). Starting
+    /// a container fails with [`ProviderError::Variable`] if the name is invalid, or if the value contains a line
+    /// break or a NUL character, which engines cannot read.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));

@@ -1,16 +1,21 @@
 //! Relays connections into a sandbox without a network.
 
+use std::ffi::OsString;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::io::copy;
+use tokio::io::{AsyncRead, AsyncReadExt, copy};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::Command;
+use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
+
+use crate::convert::text::printable;
+use crate::local::in_path;
 
 /// How often to check whether the sandbox exists.
 const LOOK: Duration = Duration::from_millis(10);
@@ -18,8 +23,13 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The maximum number of concurrent connections; each needs several processes.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Connects standard input and output to a port of the sandbox, in its network namespace.
-const CONNECT: &str = r#"exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & cat >&3; kill $! 2>/dev/null"#;
+/// How much of the errors of a connection is logged.
+const MAX_ERROR: u64 = 1024;
+
+/// Connects standard input and output to a port of the sandbox, in its network namespace. It reports no errors: until
+/// the server listens, connections are refused.
+const CONNECT: &str =
+    r#"exec 2>/dev/null; exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & cat >&3; kill $! 2>/dev/null"#;
 
 /// Relays connections from a port of this machine to the same port in a sandbox.
 ///
@@ -28,6 +38,19 @@ const CONNECT: &str = r#"exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & ca
 #[derive(Debug)]
 pub(super) struct Relay {
     task: JoinHandle<()>,
+    /// Ends the task with the server.
+    end: Option<JoinHandle<()>>,
+}
+
+/// How to reach a port of a sandbox.
+#[derive(Debug, Clone)]
+struct Way {
+    nsenter: PathBuf,
+    bash: PathBuf,
+    /// The search path without relative entries, which lead to the working directory.
+    path: OsString,
+    pid: u32,
+    port: u16,
 }
 
 /// The description of a sandbox by `bwrap`.
@@ -39,8 +62,26 @@ struct Info {
 
 impl Relay {
     /// Starts to relay connections of this port as soon as `bwrap` has described its sandbox.
-    pub(super) fn start(port: u16, info: PathBuf) -> Self {
-        Self { task: tokio::spawn(relay(port, info)) }
+    pub(super) fn start(port: u16, info: PathBuf) -> io::Result<Self> {
+        let path = std::env::var_os("PATH");
+        let find = |name| {
+            in_path(name, path.as_deref())
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not in PATH")))
+        };
+        let directories = path.iter().flat_map(std::env::split_paths).filter(|entry| entry.is_absolute());
+        // No entry of a split path contains a colon.
+        let absolute = std::env::join_paths(directories).unwrap_or_default();
+        let way = Way { nsenter: find("nsenter")?, bash: find("bash")?, path: absolute, pid: 0, port };
+        Ok(Self { task: tokio::spawn(relay(way, info)), end: None })
+    }
+
+    /// Stops listening when the server ends. Its process id can then belong to another process.
+    pub(super) fn end_with(&mut self, server: impl Future<Output = ()> + Send + 'static) {
+        let task = self.task.abort_handle();
+        self.end = Some(tokio::spawn(async move {
+            server.await;
+            task.abort();
+        }));
     }
 
     /// Returns a port that is free on this machine.
@@ -52,12 +93,14 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.task.abort();
+        self.end.iter().for_each(JoinHandle::abort);
     }
 }
 
-async fn relay(port: u16, info: PathBuf) {
+async fn relay(mut way: Way, info: PathBuf) {
+    let port = way.port;
     // The server checks that its port is free before it starts, so nothing may listen here earlier.
-    let pid = loop {
+    way.pid = loop {
         match read(&info) {
             Some(info) => break info.child_pid,
             None => sleep(LOOK).await,
@@ -74,7 +117,7 @@ async fn relay(port: u16, info: PathBuf) {
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(pass_on(stream, pid, port))),
+                Ok((stream, _)) => drop(connections.spawn(pass_on(stream, way.clone()))),
                 Err(error) => {
                     tracing::debug!(%error, "accept failed");
                     sleep(LOOK).await;
@@ -90,25 +133,27 @@ fn read(info: &Path) -> Option<Info> {
 }
 
 /// Relays one connection until either side closes it.
-async fn pass_on(stream: TcpStream, pid: u32, port: u16) {
-    let mut command = Command::new("nsenter");
-    command.args([
-        "--target",
-        &pid.to_string(),
-        "--user",
-        "--net",
-        "--preserve-credentials",
-        "--",
-        "bash",
-        "-c",
-    ]);
-    command.args([CONNECT, "bash", &port.to_string()]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+async fn pass_on(stream: TcpStream, way: Way) {
+    let mut command = Command::new(&way.nsenter);
+    command.args(["--target", &way.pid.to_string(), "--user", "--net", "--preserve-credentials", "--"]);
+    command.arg(&way.bash).args(["-c", CONNECT, "bash", &way.port.to_string()]);
+    command.env("PATH", &way.path);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawned = command.process_group(0).kill_on_drop(true).spawn();
     let Ok(mut child) = spawned.inspect_err(|error| tracing::warn!(%error, "nsenter failed to start")) else {
         return;
     };
-    let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else { return };
+    let (Some(input), Some(output), Some(errors)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return;
+    };
+    // The processes close all three when the transfer has ended.
+    tokio::join!(transfer(stream, input, output), report(errors, way.port));
+}
+
+/// Copies both ways, and closes everything at the end of either.
+async fn transfer(stream: TcpStream, mut input: ChildStdin, mut output: ChildStdout) {
     let (mut from_client, mut to_client) = stream.into_split();
     let forward = async {
         let _ = copy(&mut from_client, &mut input).await;
@@ -120,5 +165,15 @@ async fn pass_on(stream: TcpStream, pid: u32, port: u16) {
         // The end of the client's data closes the connection in the sandbox, which ends its output.
         () = &mut forward => drop((&mut backward).await),
         _ = &mut backward => {}
+    }
+}
+
+/// Logs why a connection fails, such as a missing privilege.
+async fn report(errors: impl AsyncRead + Unpin, port: u16) {
+    let mut text = Vec::new();
+    let _ = errors.take(MAX_ERROR).read_to_end(&mut text).await;
+    let text = String::from_utf8_lossy(&text);
+    if !text.trim().is_empty() {
+        tracing::warn!(port, error = %printable(text.trim()), "a connection to a sandbox failed");
     }
 }

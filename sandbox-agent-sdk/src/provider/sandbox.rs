@@ -72,7 +72,7 @@ impl Provisioning {
     /// Creates the sandbox, or attaches to it, and waits until its server is healthy.
     ///
     /// # Errors
-    /// [`ProviderError`] describes the failure. A sandbox that this call created has then been destroyed.
+    /// [`ProviderError`] describes the failure. If this call created the sandbox, the sandbox has been destroyed.
     pub fn start(self) -> BoxFuture<'static, Result<Sandbox, ProviderError>> {
         Box::pin(async move {
             let provider = Arc::clone(&self.provider);
@@ -139,7 +139,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Returns the id: the provider's name and the provider's id of the sandbox, joined by a slash.
+    /// Returns the id: the provider's name, a slash, and the provider's own id.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}/{}", self.provider.name(), self.raw)

@@ -245,11 +245,10 @@ impl Requests {
         self.insert(Arc::new(filter), Arc::new(handler), false)
     }
 
-    /// Registers a handler that receives the requests before all handlers of [`register`](Self::register), including
-    /// those that are registered later.
+    /// Registers a handler that receives requests before all handlers of [`register`](Self::register).
     ///
-    /// Use it for a layer that has to see every request and its response, such as one that stores them. Normally it
-    /// [forwards](AgentRequest::forward) the request.
+    /// This includes handlers that are registered later. Use it for a layer that must see every request and its
+    /// response, such as a layer that stores them. Normally it [forwards](AgentRequest::forward) the request.
     pub fn register_outermost(
         &self,
         filter: impl Fn(&AgentRequest) -> bool + Send + Sync + 'static,

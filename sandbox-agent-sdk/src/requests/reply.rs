@@ -74,8 +74,22 @@ pub(super) struct Reply {
 /// The tasks that wait until a request is closed.
 #[derive(Default)]
 struct Waiters {
-    /// Guards the wakers; held for a push or a take.
-    wakers: Mutex<Vec<Waker>>,
+    /// Guards the wakers; held for a look-up or a change.
+    wakers: Mutex<Wakers>,
+}
+
+#[derive(Default)]
+struct Wakers {
+    /// Counts the tasks that have waited.
+    count: u64,
+    /// The wakers of those that wait, by their numbers.
+    waiting: Vec<(u64, Waker)>,
+}
+
+/// One task that waits. Its waker is removed when it no longer waits.
+struct Waiting<'a> {
+    waiters: &'a Waiters,
+    number: u64,
 }
 
 /// The error of responding to an agent request.
@@ -137,11 +151,12 @@ impl Reply {
 
     /// Waits until the agent no longer waits for a response.
     pub(super) async fn closed(&self) {
-        poll_fn(|context| self.poll_closed(context)).await;
+        let waiting = self.waiters.enter();
+        poll_fn(|context| self.poll_closed(&waiting, context)).await;
     }
 
-    fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.waiters.add(context.waker());
+    fn poll_closed(&self, waiting: &Waiting<'_>, context: &mut Context<'_>) -> Poll<()> {
+        waiting.set_waker(context.waker());
         let mut open = self.lock();
         let Some((responder, _)) = open.as_mut() else { return Poll::Ready(()) };
         // The connection wakes one waker only, so it gets a waker that wakes all waiting tasks.
@@ -159,16 +174,35 @@ impl Reply {
 }
 
 impl Waiters {
-    fn add(&self, waker: &Waker) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
+    fn enter(&self) -> Waiting<'_> {
+        let mut wakers = self.lock();
+        wakers.count += 1;
+        Waiting { waiters: self, number: wakers.count }
     }
 
     fn wake_all(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        wakers.into_iter().for_each(Waker::wake);
+        let waiting = std::mem::take(&mut self.lock().waiting);
+        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wakers> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting<'_> {
+    fn set_waker(&self, waker: &Waker) {
+        let mut wakers = self.waiters.lock();
+        match wakers.waiting.iter_mut().find(|(number, _)| *number == self.number) {
+            Some((_, known)) => known.clone_from(waker),
+            None => wakers.waiting.push((self.number, waker.clone())),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waiters.lock().waiting.retain(|(number, _)| *number != self.number);
     }
 }
 
@@ -186,5 +220,44 @@ fn part(field: &str) -> String {
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply").field("open", &self.is_open()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use tokio::sync::oneshot;
+
+    use super::{Reply, Responder};
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_task_that_no_longer_waits_leaves_no_waker() {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Reply::new(Responder::Handler(sender), Box::new(()));
+        let (left, waiting) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+        for _ in 0..100 {
+            let waker = Waker::from(Arc::clone(&left));
+            let closed = std::pin::pin!(reply.closed());
+            assert!(closed.poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(Arc::strong_count(&left), 1, "the wakers are dropped");
+        let waker = Waker::from(Arc::clone(&waiting));
+        let mut closed = std::pin::pin!(reply.closed());
+        assert!(closed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(receiver);
+        assert_eq!((left.0.load(Ordering::SeqCst), waiting.0.load(Ordering::SeqCst)), (0, 1));
+        assert!(closed.poll(&mut Context::from_waker(&waker)).is_ready());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acp_http_client::Responder;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::params::Params;
@@ -83,7 +84,8 @@ struct Other {
 }
 
 /// The method and the session of an unclaimed request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UnclaimedSummary {
     /// The method, truncated if it is long.

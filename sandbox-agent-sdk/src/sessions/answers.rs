@@ -1,22 +1,25 @@
-//! Stores agent requests and the answers to them before they take effect.
+//! Stores agent requests and the responses to them before they take effect.
 
 use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use super::calls::FIRST_WAIT;
 use super::entry::{Entry, is_stored, rpc_id_of};
 use super::feed::Mailbox;
 use super::shared::Shared;
-use super::store::{Append, StoreError, StoredEventKind};
+use super::store::{Append, Appended, EventQuery, Fence, StoreError, StoredEventKind};
 use super::tracker::{Command, View};
+use super::unique::unique_id;
 use crate::error::RpcError;
 use crate::requests::{AgentRequest, RequestHandler, Response};
 
-/// Stores agent requests of stored sessions: the answers to permission requests and questions before they are sent, and
+/// Stores agent requests of stored sessions: the responses to permission requests and questions before they are sent, and
 /// that a handler begins with any other request before it does. So each of these is executed at most once, although the
 /// next owner of the session reads it too.
 #[derive(Debug)]
@@ -37,28 +40,35 @@ impl Answers {
 
 impl RequestHandler for Answers {
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response> {
-        match self.tracker_of(&request) {
-            Some((_, inbox, _)) if is_stored(request.method()) => decide(inbox, request),
-            Some((shared, inbox, turn)) => {
-                // The turn that runs when the request arrives, not the one that runs when it is stored. The tracker may
-                // not show a turn of this process yet.
-                let running = || shared.tracked(inbox.session())?.view.borrow().turn.clone();
-                let turn = turn.or_else(running);
-                Box::pin(serve(shared, inbox, turn, request))
+        let Some((shared, inbox, turn)) = self.tracker_of(&request) else { return request.forward() };
+        // The turn that runs when the request arrives, not the one that runs when it is stored. The tracker may not show
+        // a turn of this process yet.
+        let running = || shared.tracked(inbox.session())?.view.borrow().turn.clone();
+        let turn = turn.or_else(running);
+        match is_stored(request.method()) {
+            true => decide(self.0.clone(), inbox, turn, request),
+            false => {
+                let fence = shared.tracked(inbox.session()).and_then(|handle| handle.view.borrow().fence);
+                Box::pin(serve(shared, inbox, (turn, fence), request))
             }
-            None => request.forward(),
         }
     }
 }
 
-/// Has a permission request or a question decided, and stores the answer before it is sent.
-fn decide(inbox: Mailbox, request: AgentRequest) -> BoxFuture<'static, Response> {
+/// Has a permission request or a question decided, and stores the response before it is sent.
+fn decide(
+    shared: Weak<Shared>,
+    inbox: Mailbox,
+    turn_id: Option<String>,
+    request: AgentRequest,
+) -> BoxFuture<'static, Response> {
     let params = request.params();
     let tool_call = params.pointer("/toolCall/toolCallId").or_else(|| params.get("toolCallId"));
     let mut payload = json!({ "method": request.method(), "requestId": request.id() });
     if let Some(tool_call) = tool_call {
         payload["toolCallId"] = tool_call.clone();
     }
+    let rpc_id = rpc_id_of(request.id());
     // It is published now, in its order between the updates.
     let response = request.forward();
     Box::pin(async move {
@@ -67,24 +77,38 @@ fn decide(inbox: Mailbox, request: AgentRequest) -> BoxFuture<'static, Response>
             Ok(result) => payload["result"] = result.clone(),
             Err(error) => payload["error"] = json!({"code": error.code, "message": error.message}),
         }
+        let answer = Entry::own(StoredEventKind::Answered, payload).about(Some(rpc_id));
+        let answer = Entry { turn_id, ..answer };
         if inbox.is_busy() {
-            // The tracker may wait for the agent, which waits for this answer.
-            let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
-            inbox.push(Entry::own(StoredEventKind::Answered, payload).about(rpc_id));
+            // The tracker may wait for the agent, which waits for this response.
+            inbox.push(answer);
             return response;
         }
         let (stored, is_stored) = oneshot::channel();
-        inbox.note(Command::Answered { payload, stored });
-        // A tracker that has ended stores nothing, and the agent gets its answer all the same.
-        let _ = is_stored.await;
-        response
+        inbox.note(Command::Answered { answer: Box::new(answer), stored });
+        // A tracker that has ended stores nothing. The agent gets the response, unless another process owns the session
+        // and has the request decided.
+        let is_owned = is_stored.await.unwrap_or(false);
+        match shared.upgrade() {
+            Some(shared) if !is_owned && shared.is_of_another_process(inbox.session()).await => {
+                drop(shared);
+                pending().await
+            }
+            _ => response,
+        }
     })
 }
 
-/// Has any other request served, if this process is the first that begins with it and owns the session.
-async fn serve(shared: Arc<Shared>, inbox: Mailbox, turn: Option<String>, request: AgentRequest) -> Response {
+/// Has any other request served, if this process is the first that begins with it and owns the session. `at` is the
+/// fence with which this process owned the session when the request arrived.
+async fn serve(
+    shared: Arc<Shared>,
+    inbox: Mailbox,
+    (turn, at): (Option<String>, Option<Fence>),
+    request: AgentRequest,
+) -> Response {
     let rpc_id = rpc_id_of(request.id());
-    match begin(&shared, &inbox, turn.as_deref(), &rpc_id, request.method()).await {
+    match begin(&shared, &inbox, (turn.as_deref(), at), &rpc_id, request.method()).await {
         Ok(true) => {}
         // It is that of the process that has begun with it, or owns the session: nothing is answered here.
         Ok(false) => return pending().await,
@@ -94,7 +118,7 @@ async fn serve(shared: Arc<Shared>, inbox: Mailbox, turn: Option<String>, reques
         }
     }
     drop(shared);
-    let _closing = Closing { inbox, rpc_id };
+    // It is closed with its turn. If this process ends before the agent has the response, the next owner responds.
     request.forward().await
 }
 
@@ -103,7 +127,7 @@ async fn serve(shared: Arc<Shared>, inbox: Mailbox, turn: Option<String>, reques
 async fn begin(
     shared: &Shared,
     inbox: &Mailbox,
-    turn: Option<&str>,
+    (turn, at): (Option<&str>, Option<Fence>),
     rpc_id: &str,
     method: &str,
 ) -> Result<bool, StoreError> {
@@ -112,7 +136,9 @@ async fn begin(
     let Some(mut view) = shared.tracked(inbox.session()).map(|handle| handle.view) else {
         return is_deleted().await;
     };
-    let mut refused = None;
+    let payload = json!({ "method": method, "nonce": unique_id() });
+    let (deadline, mut wait) = (shared.deadline(), FIRST_WAIT);
+    let (mut refused, mut is_repeated) = (None, false);
     loop {
         let is_known =
             |view: &View| turn.is_none() || view.turn.as_deref() == turn || !shared.feed.is_claiming(inbox);
@@ -120,35 +146,50 @@ async fn begin(
         let owned = view.wait_for(|view| is_owned(view) && is_known(view)).await;
         let seen = owned.map(|view| (view.fence, view.turn.clone(), view.incarnation));
         let Ok((fence, running, incarnation)) = seen else { return is_deleted().await };
-        if turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn)) {
+        let is_over = |running: Option<String>| {
+            turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn))
+        };
+        if is_over(running) {
             // The agent does not wait for it any more.
             return Ok(false);
         }
-        let entry = Entry::own(StoredEventKind::AgentRequest, json!({ "method": method }));
+        if turn.is_none() && fence != at {
+            // It is of a turn that another process began before this one acquired the session.
+            return Ok(false);
+        }
+        let entry = Entry::own(StoredEventKind::AgentRequest, payload.clone());
         let now = SystemTime::now().into();
         let event = entry.about(Some(rpc_id.to_owned())).into_event(incarnation, turn);
         let mut append = Append::to(inbox.session()).events([event]);
         append.fence = fence;
         append.patch.last_active_at = Some(now);
         match shared.append(append).await {
-            Ok(appended) => return Ok(appended.added > 0),
+            // A slow store may have stored it after the end of its turn.
+            Ok(appended) if appended.added > 0 => return Ok(!is_over(view.borrow().turn.clone())),
+            // An earlier attempt may have stored it, or another process has begun with it.
+            Ok(appended) if is_repeated => return is_own(shared, inbox, &appended, &payload).await,
+            Ok(_) => return Ok(false),
             // Another process has the session, or this one has acquired it again.
             Err(StoreError::OwnershipLost { .. }) => refused = fence,
             Err(StoreError::NotFound { .. }) => return Ok(true),
+            Err(error) if error.may_be_done() && Instant::now() < deadline => {
+                tokio::time::sleep(wait).await;
+                (wait, is_repeated) = (wait * 2, true);
+            }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Closes a request that was begun, when it is answered or the agent does not wait any more.
-struct Closing {
-    inbox: Mailbox,
-    rpc_id: String,
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        // A tracker that has ended leaves it to the next owner.
-        self.inbox.push(Entry::request_closed(Some(self.rpc_id.clone()), "delivered"));
-    }
+/// Whether the stored request has this payload, with the nonce of this process.
+async fn is_own(
+    shared: &Shared,
+    inbox: &Mailbox,
+    appended: &Appended,
+    payload: &Value,
+) -> Result<bool, StoreError> {
+    let Some(index) = appended.indexes.first() else { return Ok(false) };
+    let query = EventQuery::of(inbox.session()).after(index - 1).limit(1);
+    let page = shared.in_time(shared.store.events(&query)).await?;
+    Ok(page.events.first().is_some_and(|stored| stored.payload == *payload))
 }

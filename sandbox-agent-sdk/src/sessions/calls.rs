@@ -79,6 +79,12 @@ impl Shared {
         }
     }
 
+    /// Whether another process owns a session. If the store does not say so, it does not.
+    pub(super) async fn is_of_another_process(&self, id: &str) -> bool {
+        let record = self.in_time(self.store.get(id)).await.ok().flatten();
+        record.and_then(|record| record.owner).is_some_and(|owner| owner != self.owner)
+    }
+
     /// Waits for a change of a session. If the store does not say whether it was made, the record does.
     pub(super) async fn confirmed(
         &self,
@@ -107,7 +113,7 @@ impl Shared {
     ) -> Result<T, StoreError> {
         StoreError::check_runtime()?;
         let result = tokio::time::timeout(self.options.retry_for, call).await;
-        result.unwrap_or_else(|_| Err(StoreError::timed_out("the store")))
+        result.unwrap_or_else(|_| Err(StoreError::timed_out("the store did not respond before the timeout")))
     }
 
     /// Appends. A store that fails is tried again until the deadline: an event that is stored already is not stored twice.
@@ -120,7 +126,7 @@ impl Shared {
             let error = match appended {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(error)) => error,
-                Err(_) => StoreError::timed_out("append"),
+                Err(_) => StoreError::timed_out("append timed out"),
             };
             if !error.may_be_done() || Instant::now() >= deadline {
                 return Err(error);

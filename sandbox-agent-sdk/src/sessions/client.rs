@@ -20,10 +20,9 @@ use crate::sessions::StatusEvent;
 use crate::{Error, Events, NewSession, SandboxAgentClient};
 
 impl SandboxAgentClient {
-    /// Creates a client that stores its sessions in this store. The client that this is called on still stores
-    /// nothing.
+    /// Creates a client that stores its sessions in this store. The original client still stores nothing.
     ///
-    /// Call it once and clone the result: the store stays attached until this client is dropped.
+    /// Call it once and clone the result: the store stays attached until the original client is dropped.
     #[must_use]
     pub fn with_store(&self, store: impl SessionStore) -> StoredClient {
         self.with_store_options(Arc::new(store), StoreOptions::default())
@@ -94,7 +93,7 @@ impl StoredClient {
         Ok(StoredSession::new(self.clone(), id, Some(new)))
     }
 
-    /// Creates a handle to a session by its id. Looks nothing up; the session need not exist.
+    /// Creates a handle to a session by its id. Does not check whether the session exists.
     #[must_use]
     pub fn session(&self, id: impl Into<String>) -> StoredSession {
         StoredSession::new(self.clone(), id.into(), None)
@@ -169,8 +168,10 @@ impl StoredClient {
         self.shared.events(&query).await
     }
 
-    /// Archives a session. This is final. The client never archives a session on its own. A running turn is stored as
-    /// interrupted, and the agent's session is ended if this process owns the session and the server can do it.
+    /// Archives a session. This is final.
+    ///
+    /// The client never archives a session automatically. A running turn is stored as interrupted. If this process
+    /// owns the session and the server supports it, the agent's session is ended.
     ///
     /// # Errors
     /// [`Error::Status`] if the session is not active.
@@ -178,8 +179,9 @@ impl StoredClient {
         self.transition(id, StatusEvent::Archive).await
     }
 
-    /// Marks a session as failed, so that it cannot continue. This is final. The end of an agent is not a reason to
-    /// do this.
+    /// Marks a session as failed, so that it cannot continue. This is final.
+    ///
+    /// Do not call this only because an agent ended: the next prompt restores the session.
     ///
     /// # Errors
     /// [`Error::Status`] if the session is not active.
@@ -235,7 +237,9 @@ impl StoredClient {
         Ok(self.shared.in_time(self.shared.store.delete(id)).await?)
     }
 
-    /// Waits until all events so far are stored or reported as lost, for at most twice [`StoreOptions::retry_for`].
+    /// Waits until all events so far are stored or reported as lost.
+    ///
+    /// Waits at most twice [`StoreOptions::retry_for`].
     ///
     /// # Errors
     /// [`Error::EventsLost`] or [`Error::Store`] if something since the last call was not stored.
@@ -250,7 +254,7 @@ impl StoredClient {
         let all = futures::future::join_all(waits);
         if tokio::time::timeout_at(deadline, all).await.is_err() {
             self.shared.take_losses()?;
-            return Err(StoreError::timed_out("flush").into());
+            return Err(StoreError::timed_out("flush timed out").into());
         }
         self.shared.take_losses()
     }
@@ -262,7 +266,9 @@ impl StoredClient {
         }
     }
 
-    /// Closes the connection and stores all events until then, within one deadline.
+    /// Closes the connection and stores the events that arrived until then.
+    ///
+    /// Storing them has the same time limit as [`flush`](Self::flush).
     ///
     /// # Errors
     /// The errors of [`flush`](Self::flush). The client is disconnected in any case.

@@ -1,4 +1,4 @@
-//! What an agent replays, against what is stored.
+//! Compares the history that an agent replays with the stored history.
 
 use std::collections::HashMap;
 

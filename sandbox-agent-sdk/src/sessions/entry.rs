@@ -1,4 +1,4 @@
-//! What is stored of an event.
+//! The stored form of an event.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -58,6 +58,9 @@ impl Entry {
         let (kind, payload) = match event {
             Event::Update(update) => (StoredEventKind::Update, NewEvent::update_payload(update)),
             Event::SessionEnded(ended) => (StoredEventKind::Ended, json!(ended.termination)),
+            Event::TerminationDetails(ended) => {
+                (StoredEventKind::TerminationDetails, json!(ended.termination))
+            }
             Event::Other { method, params, .. } => {
                 (StoredEventKind::Notification, json!({"method": method, "params": params}))
             }
@@ -129,7 +132,13 @@ impl Entry {
             (Some(rpc_id), _) => {
                 EventKey::Id { id: key_of(self.kind.as_str(), incarnation, turn_id, rpc_id) }
             }
-            (None, None) => EventKey::Id { id: unique_id() },
+            // A turn has one end, whichever process stores it first.
+            (None, None) => {
+                let turn_id = turn_id.filter(|_| self.kind == StoredEventKind::TurnEnded);
+                EventKey::Id {
+                    id: turn_id.map_or_else(unique_id, |turn_id| key_within_limit("turn_ended", turn_id)),
+                }
+            }
         };
         let mut event = NewEvent::new(unique_id(), SystemTime::now().into(), self.kind, self.payload);
         event.key = key;
@@ -202,14 +211,20 @@ pub(super) fn is_conversation(update: &str) -> bool {
 /// An agent may use an id again in another turn, or outside of turns after a restart. Several programs store the same
 /// event, and may number the same incarnation differently, so that a turn has no incarnation in its keys.
 fn key_of(kind: &str, incarnation: u64, turn_id: Option<&str>, rpc_id: &str) -> String {
-    let mut key = match turn_id {
-        Some(turn_id) => format!("{kind}:{turn_id}:{rpc_id}"),
-        None => format!("{kind}:{incarnation}:{rpc_id}"),
+    let id = match turn_id {
+        Some(turn_id) => format!("{turn_id}:{rpc_id}"),
+        None => format!("{incarnation}:{rpc_id}"),
     };
-    if key.len() > super::store::MAX_KEY_BYTES {
-        key = format!("{kind}:{:016x}", Position::of(0, 0, key.as_bytes()).fingerprint);
+    key_within_limit(kind, &id)
+}
+
+/// A key of a kind and an id, or of a hash of the id.
+fn key_within_limit(kind: &str, id: &str) -> String {
+    let key = format!("{kind}:{id}");
+    match key.len() > super::store::MAX_KEY_BYTES {
+        true => format!("{kind}:{:016x}", Position::of(0, 0, key.as_bytes()).fingerprint),
+        false => key,
     }
-    key
 }
 
 /// Whether requests of this method are stored.

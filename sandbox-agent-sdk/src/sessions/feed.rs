@@ -1,4 +1,4 @@
-//! Brings what the client sees to the trackers of stored sessions.
+//! Passes the events of the client to the trackers of stored sessions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::stream::StreamPosition as Position;
 mod sink;
 mod state;
 
-use state::{Route, RunningTurn, State};
+use state::{Route, RunningTurn, State, remove_of};
 
 pub(super) type Mailbox = Arc<Inbox<Command>>;
 
@@ -114,14 +114,14 @@ impl Feed {
     /// Gives events of an agent's session to a tracker from now on. A tracker that had them before loses the session.
     ///
     /// Returns `false` if the agent was lost since that moment.
-    pub(super) fn route(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) -> bool {
+    pub(super) fn route(&self, agent_session: &str, inbox: &Mailbox, since: Moment) -> bool {
         let mut state = self.lock();
         let mut route = Route {
-            session: session.to_owned(),
             inbox: Arc::clone(inbox),
             bound_at: since.clock,
             latest: None,
             is_trailing: false,
+            has_ended: false,
         };
         route.latest = state.latest_hold(agent_session);
         if let Some(turn) = state.turns.get_mut(agent_session)
@@ -130,6 +130,7 @@ impl Feed {
             // The tracker that began the turn ended when the session was released.
             turn.inbox = Arc::clone(inbox);
         }
+        state.bind(agent_session, inbox);
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
@@ -139,31 +140,32 @@ impl Feed {
         is_live
     }
 
-    /// A tracker has stored what its session reported while it was gone.
-    pub(super) fn caught_up(&self, inbox: &Mailbox) {
-        self.lock().unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
+    /// A tracker has stored what its session reported while it was gone, or that this process does not know it.
+    pub(super) fn set_accounted(&self, inbox: &Mailbox) {
+        self.lock().set_accounted(inbox);
     }
 
     /// Gives events of an agent's session to a tracker, and to those that have them, until it is known whether the
     /// session is that of the tracker.
     pub(super) fn propose(&self, agent_session: &str, inbox: &Mailbox) {
         let mut state = self.lock();
+        state.bind(agent_session, inbox);
         let candidates = state.candidates.entry(agent_session.to_owned()).or_default();
         candidates.push(Arc::clone(inbox));
     }
 
     /// The agent's session is that of the tracker, unless another one has it by now, or it is not. Then what the tracker
     /// got of it is discarded.
-    pub(super) fn decide(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Option<Moment>) {
+    pub(super) fn decide(&self, agent_session: &str, inbox: &Mailbox, since: Option<Moment>) {
         if let Some(since) = since.filter(|_| !self.is_of_another(agent_session, inbox)) {
             // Before the proposal ends, so that nothing is missed in between. What comes twice is stored once.
-            self.route(agent_session, session, inbox, since);
+            self.route(agent_session, inbox, since);
             self.lock().withdraw(inbox);
             return;
         }
         let mut state = self.lock();
         state.withdraw(inbox);
-        state.routes.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
+        state.end_routes(inbox, None);
         for item in inbox.take_events() {
             let (entry, held) = match &item {
                 Item::Event(entry) => (Some(entry), entry.held_at()),
@@ -176,9 +178,9 @@ impl Feed {
     }
 
     /// Like [`route`](Self::route), unless the agent has given the id to another session.
-    pub(super) fn route_if_free(&self, agent_session: &str, session: &str, inbox: &Mailbox, since: Moment) {
+    pub(super) fn route_if_free(&self, agent_session: &str, inbox: &Mailbox, since: Moment) {
         if !self.is_of_another(agent_session, inbox) {
-            self.route(agent_session, session, inbox, since);
+            self.route(agent_session, inbox, since);
         }
     }
 
@@ -191,14 +193,17 @@ impl Feed {
     /// Ends the routes of a tracker, but for this agent's session.
     pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
         let mut state = self.lock();
-        state.routes.retain(|id, route| !Arc::ptr_eq(&route.inbox, inbox) || Some(id.as_str()) == but);
-        state.gone.retain(|_, route| !Arc::ptr_eq(&route.inbox, inbox));
+        state.end_routes(inbox, but);
+        for id in state.bound_to(inbox) {
+            remove_of(&mut state.gone, &id, |route| &route.inbox, inbox);
+        }
         if but.is_none() {
             state.withdraw(inbox);
-            state.unseen.retain(|unseen| !Arc::ptr_eq(unseen, inbox));
+            state.end_claim(inbox);
+            state.set_accounted(inbox);
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
-            state.claimed.retain(|_, claimed| !Arc::ptr_eq(&claimed.inbox, inbox));
         }
+        state.unbind(inbox);
     }
 
     /// A session is being created: what comes for unknown sessions is held until the guard is dropped.
@@ -228,18 +233,37 @@ impl Feed {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
         // A turn that is sent again may be in another session of the agent.
-        state.turns.retain(|_, running| running.id != turn);
+        if let Some(before) = state.sessions_of_turns.get(turn).cloned() {
+            state.take_turn(&before);
+        }
+        state.take_turn(agent_session);
+        state.sessions_of_turns.insert(turn.to_owned(), agent_session.to_owned());
+        if !state.is_echoing {
+            // Nothing shows that the response to an earlier prompt will arrive here.
+            state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
+        }
         let (id, inbox) = (turn.to_owned(), Arc::clone(inbox));
         let turn = RunningTurn { id, request: None, is_unordered: false, inbox };
         state.turns.insert(agent_session.to_owned(), turn);
         state.is_echoing
     }
 
+    /// A turn of this process has ended in the store, although it may still run.
+    pub(super) fn forget_turn(&self, turn: &str) {
+        let mut state = self.lock();
+        if let Some(session) = state.sessions_of_turns.get(turn).cloned() {
+            state.take_turn(&session);
+        }
+    }
+
     /// The prompt of a turn of this process is being sent with this JSON-RPC id.
     pub(super) fn sending(&self, turn: &str, request: &str) {
         let mut state = self.lock();
-        if let Some(running) = state.turns.values_mut().find(|running| running.id == turn) {
-            running.request = Some(request.to_owned());
+        let Some(session) = state.sessions_of_turns.get(turn).cloned() else { return };
+        if let Some(running) = state.turns.get_mut(&session) {
+            let before = running.request.replace(request.to_owned());
+            before.into_iter().for_each(|before| drop(state.sessions_of_requests.remove(&before)));
+            state.sessions_of_requests.insert(request.to_owned(), session);
         }
     }
 
@@ -258,17 +282,21 @@ impl Feed {
     /// be running.
     pub(super) fn claim(&self, agent_session: &str, turn: &str, inbox: &Mailbox) {
         let claimed = Offered { inbox: Arc::clone(inbox), turn: turn.to_owned() };
-        self.lock().claimed.insert(agent_session.to_owned(), claimed);
+        let mut state = self.lock();
+        state.bind(agent_session, inbox);
+        state.claimed.insert(agent_session.to_owned(), claimed);
     }
 
     /// It is known, and shown by the tracker, which turn is running.
     pub(super) fn end_claim(&self, inbox: &Mailbox) {
-        self.lock().claimed.retain(|_, claimed| !Arc::ptr_eq(&claimed.inbox, inbox));
+        self.lock().end_claim(inbox);
     }
 
     /// Whether the tracker does not know yet which turn is running.
     pub(super) fn is_claiming(&self, inbox: &Mailbox) -> bool {
-        self.lock().claimed.values().any(|claimed| Arc::ptr_eq(&claimed.inbox, inbox))
+        let state = self.lock();
+        let mut bound = state.bound.get(inbox.session()).into_iter().flatten();
+        bound.any(|id| state.claimed.get(id).is_some_and(|claimed| Arc::ptr_eq(&claimed.inbox, inbox)))
     }
 
     /// Withdraws the offered requests of a tracker when the guard is dropped: their turn has ended.
@@ -322,11 +350,16 @@ impl Feed {
         std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn lose(&self, session: &str) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        *lost.entry(session.to_owned()).or_default() += 1;
-        drop(lost);
-        self.news.notify_one();
+    /// Gives an entry to a tracker. One that does not fit is reported.
+    fn give(&self, inbox: &Mailbox, entry: Entry) -> Pushed {
+        let pushed = inbox.push(entry);
+        if matches!(pushed, Pushed::FirstLost | Pushed::Lost) {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            *lost.entry(inbox.session().to_owned()).or_default() += 1;
+            drop(lost);
+            self.news.notify_one();
+        }
+        pushed
     }
 
     /// Gives an entry to the tracker of its session. Returns a hold if the application is to get it later.
@@ -343,7 +376,7 @@ impl Feed {
                 hold = Some(copy.hold_back());
             }
             if !has_route
-                && candidate.push(copy).is_held()
+                && self.give(candidate, copy).is_held()
                 && let Some((_, offset)) = at
             {
                 state.progress.hold(offset);
@@ -352,24 +385,13 @@ impl Feed {
         let is_held = if let Some(route) = state.routes.get_mut(session) {
             hold = self.holds.then(|| entry.hold_back());
             route.latest.clone_from(&hold);
-            let pushed = route.inbox.push(entry);
-            if matches!(pushed, Pushed::FirstLost | Pushed::Lost) {
-                self.lose(&route.session);
-            }
-            pushed.is_held()
-        } else if let Some(gone) =
-            state.gone.get(session).filter(|gone| gone.is_trailing || entry.kind == StoredEventKind::Ended)
-        {
+            self.give(&route.inbox, entry).is_held()
+        } else if let Some(gone) = state.gone.get_mut(session).filter(|gone| gone.takes(&entry.kind)) {
             // It is of the stream before: nothing of the present one waits for it.
             (at, entry.is_held) = (None, false);
             hold = self.holds.then(|| entry.hold_back());
-            let is_end = entry.kind == StoredEventKind::Ended;
-            if matches!(gone.inbox.push(entry), Pushed::FirstLost | Pushed::Lost) {
-                self.lose(&gone.session);
-            }
-            if is_end && !gone.is_trailing {
-                state.gone.remove(session);
-            }
+            gone.has_ended |= entry.kind == StoredEventKind::Ended;
+            self.give(&gone.inbox, entry);
             false
         } else if state.candidates.contains_key(session) {
             return hold;

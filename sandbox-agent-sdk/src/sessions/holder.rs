@@ -1,7 +1,8 @@
-//! Holds an event back until it is stored.
+//! Delays an event until it is stored.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use crate::client::event::Hold;
 
@@ -38,4 +39,13 @@ impl Drop for Holder {
     fn drop(&mut self) {
         self.settle(false);
     }
+}
+
+/// Waits until readers get a held item or it is discarded.
+pub(super) async fn ended(hold: &Hold) {
+    poll_fn(|context| match hold.wake(context.waker()) {
+        true => Poll::Pending,
+        false => Poll::Ready(()),
+    })
+    .await;
 }

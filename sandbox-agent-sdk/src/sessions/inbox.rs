@@ -1,4 +1,4 @@
-//! The mailbox of a tracker: what happened, and what is asked of it, in one order.
+//! The mailbox of a tracker: events and commands, in one order.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

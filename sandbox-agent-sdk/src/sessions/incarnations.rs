@@ -1,4 +1,4 @@
-//! Which incarnation of the server a stream is.
+//! Determines which incarnation of the server a stream belongs to.
 
 use super::shared::{Shared, lock};
 use super::store::{ScannedTo, StoreError};

@@ -167,7 +167,8 @@ impl StoredClient {
 
     /// Runs maintenance until the future is dropped. It ends idle agents every
     /// [`idle_check`](RetentionPolicy::idle_check) (5 minutes by default) and deletes expired sessions every
-    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default). Returns only without a tokio runtime.
+    /// [`expiry_check`](RetentionPolicy::expiry_check) (daily by default). It returns only if there is no tokio
+    /// runtime.
     pub async fn run_maintenance(&self, policy: RetentionPolicy) {
         if let Err(error) = check_runtime() {
             return tracing::error!(error = %crate::convert::text::OneLine(&error), "maintenance does not run");
@@ -191,23 +192,24 @@ impl StoredClient {
     }
 
     /// Stores waiting events, suspends sessions, disconnects, and stores the events that arrived meanwhile. Returns
-    /// the number of suspended sessions. All of it shares one deadline: twice
-    /// [`StoreOptions::retry_for`](super::StoreOptions::retry_for).
+    /// the number of suspended sessions.
+    ///
+    /// All steps share one deadline of twice [`StoreOptions::retry_for`](super::StoreOptions::retry_for).
     ///
     /// # Errors
     /// [`Error::Store`] or [`Error::EventsLost`] if something was not stored. The client is disconnected in any case.
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
         check_runtime()?;
         let deadline = self.shared.flush_deadline();
-        // What happened comes first: a session that is not suspended can be acquired all the same.
-        let stored = self.flush_until(deadline).await;
+        // What happened comes first. A session that cannot be stored must not take the time to suspend the others.
+        let stored = self.flush_until(self.shared.deadline()).await;
         let which = match which {
             Suspend::Own => store::Suspend::Own(self.shared.owner.clone()),
             Suspend::All => store::Suspend::All,
         };
         let suspending = self.shared.store.suspend(which, SystemTime::now().into());
         let suspended = tokio::time::timeout_at(deadline, suspending).await;
-        let suspended = suspended.unwrap_or_else(|_| Err(store::StoreError::timed_out("suspend")));
+        let suspended = suspended.unwrap_or_else(|_| Err(store::StoreError::timed_out("suspend timed out")));
         self.shared.leave_endpoint_in_use(self.client(), deadline).await;
         let disconnected = self.client().disconnect().await;
         let flushed = self.flush_until(deadline).await;

@@ -16,14 +16,14 @@ pub enum Durability {
     ///
     /// Updates, agent requests and the end of a turn wait for the transaction that stores them. If an event cannot be
     /// stored within [`StoreOptions::retry_for`], the application receives [`Event::Lagged`](crate::Event::Lagged) or
-    /// [`Missed::Lagged`](crate::update::Missed::Lagged) in its place, and the turn ends with
+    /// [`Missed::Lagged`](crate::update::Missed::Lagged) instead of the event, and the turn ends with
     /// [`Error::Store`](crate::Error::Store).
     BeforeDelivery,
 }
 
 /// The options of a [`StoredClient`](super::StoredClient).
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "options do nothing until a client gets them"]
+#[must_use = "options do nothing until they are passed to a client"]
 #[non_exhaustive]
 pub struct StoreOptions {
     /// How many events of a session may wait to be stored. Default 8192.
@@ -35,19 +35,27 @@ pub struct StoreOptions {
     /// How long events are collected for one transaction. Default 20 ms. A longer time means fewer transactions, but
     /// if this process is killed, the next one has to read more events from the server again.
     pub linger: Duration,
-    /// A process that stores nothing else stores its read position after this many events of the endpoint. Events of
+    /// How many events of the endpoint may pass before an otherwise idle process stores its read position. Events of
     /// all sessions count. Default 256. The value must be well below the size of the server's replay buffer (1,024 on
     /// known servers). Otherwise, after a process was killed, a gap is stored in sessions that had no events.
     pub advance_every: usize,
-    /// How long a failing store is retried, how long a call waits for it, and how long acquiring a session is retried
-    /// if other processes acquire it at the same time. Default 30 s.
+    /// How long a failing store is retried. Default 30 s.
+    ///
+    /// A call waits this long for the store. Acquiring a session is retried this long if other processes acquire it at
+    /// the same time.
     pub retry_for: Duration,
     /// The limits of transcript replay, for an agent that cannot continue a session.
     pub replay: ReplayLimits,
     /// Whether a suspended session may be resumed by transcript replay. Default true.
     pub resume_by_replay: bool,
-    /// How long a prompt waits for a turn that another process started, before it cancels that turn. Default 10 s.
+    /// How long a prompt waits for a turn of another process before it cancels that turn. Default 10 s.
     pub open_turn_timeout: Duration,
+    /// How long a turn that another process started may be silent after a gap, which may contain the response to its
+    /// prompt. Default 30 s. Then the turn is stored as interrupted.
+    pub unconfirmed_timeout: Duration,
+    /// How long a session whose agent has ended is held in memory. Default 10 minutes. Servers may report updates and
+    /// details of the end until then.
+    pub ended_timeout: Duration,
     /// When the application receives an event. Default [`Durability::Background`].
     pub durability: Durability,
     /// The rules that classify the result of a turn. A terminal result moves the session to the status `error`.
@@ -67,6 +75,8 @@ impl StoreOptions {
             replay: ReplayLimits::default(),
             resume_by_replay: true,
             open_turn_timeout: Duration::from_secs(10),
+            unconfirmed_timeout: Duration::from_secs(30),
+            ended_timeout: Duration::from_secs(600),
             durability: Durability::default(),
             result_rules: ResultRules::default(),
         }
@@ -92,8 +102,12 @@ setters! { StoreOptions:
     replay_max_chars(chars: usize) => replay.max_chars = chars;
     /// Sets whether a suspended session may be resumed by transcript replay.
     resume_by_replay(allowed: bool) => resume_by_replay = allowed;
-    /// Sets how long a prompt waits for a turn that another process started, before it cancels that turn.
+    /// Sets how long a prompt waits for a turn of another process before it cancels that turn.
     open_turn_timeout(time: Duration) => open_turn_timeout = time;
+    /// Sets how long a turn that another process started may be silent after a gap.
+    unconfirmed_timeout(time: Duration) => unconfirmed_timeout = time;
+    /// Sets how long a session whose agent has ended is held in memory.
+    ended_timeout(time: Duration) => ended_timeout = time;
     /// Sets when the application receives an event.
     durability(durability: Durability) => durability = durability;
     /// Sets the rules that classify the result of a turn, for example the severity of further subtypes.

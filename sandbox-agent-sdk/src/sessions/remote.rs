@@ -4,9 +4,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::entry::Entry;
 use super::feed::Mailbox;
+use super::holder;
+use super::options::Durability;
 use super::shared::Shared;
 use super::store::StoredEventKind;
 use super::tracker::Command;
+use crate::client::event::Hold;
 use crate::client::names::AGENT_EXITED;
 use crate::stream::{LogEntry, LogRecord, StreamReader};
 use crate::termination::TerminationReport;
@@ -119,10 +122,22 @@ impl Followed {
         if entry.session_id() != Some(&self.agent_session) {
             return false;
         }
-        self.push(Entry::of_record(&entry.record, entry.position));
+        let read = Entry::of_record(&entry.record, entry.position);
+        let hold = match shared.options.durability {
+            Durability::BeforeDelivery => self.push_held(read),
+            Durability::Background => {
+                self.push(read);
+                None
+            }
+        };
         match &entry.record {
-            LogRecord::AgentRequest { request_id, .. } => self.offer(shared, &request_id.clone()).await,
-            LogRecord::Event(event) => shared.deliver(&self.id, event),
+            LogRecord::AgentRequest { request_id, .. } => {
+                if let Some(hold) = hold {
+                    holder::ended(&hold).await;
+                }
+                self.offer(shared, request_id).await;
+            }
+            LogRecord::Event(event) => shared.deliver(&self.id, event, hold.as_ref()),
             _ => {}
         }
         false
@@ -145,6 +160,14 @@ impl Followed {
     fn push(&self, entry: Option<Entry>) {
         // It is not of the stream of this process, whose progress it does not change.
         let _ = entry.map(|entry| self.inbox.push(Entry { stream: u64::MAX, ..entry }));
+    }
+
+    /// Returns a hold that ends when the entry is stored.
+    fn push_held(&self, entry: Option<Entry>) -> Option<Hold> {
+        let mut entry = entry?;
+        let hold = entry.hold_back();
+        self.push(Some(entry));
+        Some(hold)
     }
 
     /// The end of the turn cannot be seen any more.

@@ -1,4 +1,4 @@
-//! Reads a part of the server's stream a second time.
+//! Reads a part of the server's stream again.
 
 use std::collections::HashMap;
 

@@ -13,6 +13,7 @@ use super::store::{Change, EventPage, EventQuery, RecordPatch, SessionRecord};
 use super::tracker::{Begun, OpenTurn, Tracker, Wish};
 use crate::client::deadline::deadline_after;
 use crate::client::network::check_runtime;
+use crate::error::{Phase, Timeout};
 use crate::event::Restored;
 use crate::session::SessionMetadata;
 use crate::sessions::{StatusEvent, UserAction};
@@ -68,7 +69,7 @@ impl StoredSession {
         self.client.stored_events(EventQuery::of(&*self.id).after(after)).await
     }
 
-    /// Returns the agent's session; `None` if this process does not own the session or the agent does not have it.
+    /// Returns the agent's session, if this process owns the session and the agent has it.
     #[must_use]
     pub fn agent_session(&self) -> Option<Session> {
         let handle = self.client.shared.tracked(&self.id)?;
@@ -84,6 +85,9 @@ impl StoredSession {
     }
 
     /// Waits until no turn of another process is running in the session.
+    ///
+    /// There is no time limit: a process that was killed before it sent its prompt leaves a turn that looks running. Use a
+    /// timeout, and then [`cancel`](Self::cancel).
     pub async fn open_turn_ended(&self) {
         if let Some(mut handle) = self.client.shared.tracked(&self.id) {
             // A tracker that has ended has no turn.
@@ -117,7 +121,7 @@ impl StoredSession {
     /// Sends a prompt, which starts a turn.
     ///
     /// Acquires the session first if necessary; see [`resume`](Self::resume). The prompt is stored before it is sent.
-    /// If the server or the agent was gone and the prompt certainly did not run, the session is restored and the
+    /// If the server or the agent has ended and the prompt certainly did not run, the session is restored and the
     /// prompt is sent once more. If a turn of another process is running, the prompt waits for it, and cancels it
     /// after [`StoreOptions::open_turn_timeout`](super::StoreOptions::open_turn_timeout).
     ///
@@ -152,14 +156,10 @@ impl StoredSession {
         if std::mem::replace(is_cancelled, true) {
             return Err(in_progress());
         }
-        self.cancel_open_turn().await?;
-        if self.open_turn().is_some() {
-            let is_over = self.ask(|tracker| Box::pin(tracker.interrupt(turn.turn_id))).await?;
-            if !is_over {
-                return Err(in_progress());
-            }
+        match self.cancel_open_turn(turn).await {
+            Err(Error::Timeout(_)) => Err(in_progress()),
+            cancelled => cancelled,
         }
-        Ok(())
     }
 
     /// Waits until the turn of another program has ended. If another process acquires the session meanwhile, that one
@@ -179,7 +179,9 @@ impl StoredSession {
         }
     }
 
-    async fn cancel_open_turn(&self) -> Result<(), Error> {
+    /// Cancels a turn of another program. One that does not stop, and of which the agent reported nothing, was never
+    /// sent: it is interrupted.
+    async fn cancel_open_turn(&self, turn: OpenTurn) -> Result<(), Error> {
         let inner = self.client.client().inner();
         let limit = inner.options.timeouts.cancel;
         let cancelled = async {
@@ -191,8 +193,13 @@ impl StoredSession {
             self.open_turn_ended().await;
             cancelled
         };
-        // A turn that does not stop is still open.
-        tokio::time::timeout(limit, cancelled).await.unwrap_or(Ok(()))
+        if let Ok(cancelled) = tokio::time::timeout(limit, cancelled).await {
+            return cancelled;
+        }
+        match self.ask(|tracker| Box::pin(tracker.interrupt(turn.turn_id))).await? {
+            true => Ok(()),
+            false => Err(Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)))),
+        }
     }
 
     /// Refuses a second turn. One that is being cancelled is waited for, within a bound.
@@ -212,6 +219,9 @@ impl StoredSession {
     /// Cancels the running turn, even if another process started it. Acquires the session if it has an open turn and
     /// this process does not own it.
     ///
+    /// A turn of another process that does not stop, and of which the agent has reported nothing, was never sent: it is
+    /// stored as interrupted.
+    ///
     /// # Errors
     /// [`Error::NotAllowed`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time, and the
     /// errors of [`resume`](Self::resume).
@@ -228,10 +238,10 @@ impl StoredSession {
             // It runs in a process that has ended, or in another one.
             self.resume().await?;
         }
-        match self.agent_session() {
-            _ if self.open_turn().is_some() => self.cancel_open_turn().await,
-            Some(session) => session.cancel().await,
-            None => Ok(()),
+        match (self.open_turn(), self.agent_session()) {
+            (Some(turn), _) => self.cancel_open_turn(turn).await,
+            (None, Some(session)) => session.cancel().await,
+            (None, None) => Ok(()),
         }
     }
 

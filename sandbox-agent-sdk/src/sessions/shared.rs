@@ -20,7 +20,7 @@ use super::store::{
 };
 use super::tracker::{Ask, Command, Tracker, View};
 use super::unique::unique_id;
-use crate::client::event::Queue;
+use crate::client::event::{Hold, Queue};
 use crate::client::hub::Hub;
 use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
@@ -46,13 +46,37 @@ pub(super) struct Shared {
     /// Guards the trackers; held for a look-up.
     trackers: Mutex<HashMap<String, Handle>>,
     /// Guards who follows which session; held for a look-up.
-    followers: Mutex<HashMap<String, Vec<Weak<Queue<Event>>>>>,
+    followers: Mutex<Followers>,
     /// Guards what could not be stored since the last flush; held to add or take it.
     losses: Mutex<Losses>,
     /// Guards what is known of the stream that is read; held for a copy.
     pub(super) stream: Mutex<Option<KnownStream>>,
     /// Held while the incarnation of a stream is determined, so that all sessions get the same one.
     pub(super) raising: tokio::sync::Mutex<()>,
+}
+
+/// Who follows which session, by its id.
+#[derive(Debug, Default)]
+struct Followers {
+    by_session: HashMap<String, Vec<Weak<Queue<Event>>>>,
+    /// With how many sessions those that nobody follows any more are removed.
+    room: usize,
+}
+
+impl Followers {
+    fn of(&self, id: &str) -> Vec<Arc<Queue<Event>>> {
+        self.by_session.get(id).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    fn make_room(&mut self) {
+        if self.by_session.len() >= self.room {
+            self.by_session.retain(|_, followers| {
+                followers.retain(|follower| follower.strong_count() > 0);
+                !followers.is_empty()
+            });
+            self.room = 2 * self.by_session.len() + 1;
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -125,20 +149,18 @@ impl Shared {
         shared
     }
 
-    /// The tracker of a session. It is started if it does not run.
-    pub(super) fn tracker(self: &Arc<Self>, client: &SandboxAgentClient, id: &str) -> Handle {
+    /// The tracker of a session. It is started if it does not run; `None` if that is not possible, because the client is
+    /// gone.
+    fn tracker(self: &Arc<Self>, client: &SandboxAgentClient, id: &str) -> Option<Handle> {
         let mut trackers = lock(&self.trackers);
         if let Some(handle) = trackers.get(id) {
-            return handle.clone();
+            return Some(handle.clone());
         }
         let (tracker, handle) = Tracker::new(Arc::clone(self), client.downgrade(), id);
-        if client.inner().spawn(tracker.run()) {
+        client.inner().spawn(tracker.run()).then(|| {
             trackers.insert(id.to_owned(), handle.clone());
-        } else {
-            // The client is gone: nothing answers.
-            handle.inbox.close();
-        }
-        handle
+            handle
+        })
     }
 
     pub(super) fn tracked(&self, id: &str) -> Option<Handle> {
@@ -187,14 +209,10 @@ impl Shared {
         });
         let mut command = Command::Ask(ask);
         loop {
-            let handle = self.tracker(client, id);
+            let handle = self.tracker(client, id).ok_or(Error::NotConnected)?;
             match handle.inbox.command(command) {
                 Ok(()) => return answer.await.map_err(|_| Error::NotConnected)?,
                 Err(refused) => command = refused,
-            }
-            if self.tracked(id).is_none_or(|known| !Arc::ptr_eq(&known.inbox, &handle.inbox)) {
-                // It could not be started: the client is gone.
-                return Err(Error::NotConnected);
             }
             // It has ended since it was found.
             self.forget_tracker(id, &handle.inbox);
@@ -206,11 +224,8 @@ impl Shared {
         let queue = self.hub.event_queue();
         {
             let mut followers = lock(&self.followers);
-            followers.retain(|_, followers| {
-                followers.retain(|follower| follower.strong_count() > 0);
-                !followers.is_empty()
-            });
-            followers.entry(id.to_owned()).or_default().push(Arc::downgrade(&queue));
+            followers.make_room();
+            followers.by_session.entry(id.to_owned()).or_default().push(Arc::downgrade(&queue));
         }
         let bound = self.tracked(id).and_then(|handle| handle.view.borrow().agent_session.clone());
         if let Some(bound) = bound {
@@ -221,8 +236,7 @@ impl Shared {
 
     /// The followers of a session follow this session of the agent from now on.
     pub(super) fn move_followers(&self, id: &str, from: Option<&str>, to: &str) {
-        let followers = lock(&self.followers).get(id).cloned().unwrap_or_default();
-        let followers: Vec<_> = followers.iter().filter_map(Weak::upgrade).collect();
+        let followers = lock(&self.followers).of(id);
         self.hub.move_subscriptions(&followers, from, to);
     }
 
@@ -309,11 +323,10 @@ impl Shared {
         is_used
     }
 
-    /// Gives an event of another endpoint to those who follow a session.
-    pub(super) fn deliver(&self, id: &str, event: &Event) {
-        let followers = lock(&self.followers).get(id).cloned().unwrap_or_default();
-        for queue in followers.iter().filter_map(Weak::upgrade) {
-            queue.push(event.copy_for(false));
+    /// Gives an event of another endpoint to those who follow a session, when it is not held any more.
+    pub(super) fn deliver(&self, id: &str, event: &Event, hold: Option<&Hold>) {
+        for queue in lock(&self.followers).of(id) {
+            queue.push_held(event.copy_for(false), hold.cloned());
         }
     }
 
@@ -390,19 +403,4 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::SandboxAgentClient;
-    use crate::sessions::MemoryStore;
-
-    #[tokio::test]
-    async fn a_tracker_of_a_session_that_does_not_exist_is_freed() {
-        let client = SandboxAgentClient::builder("http://127.0.0.1:1").auto_connect(false).build().unwrap();
-        let client = client.with_store(MemoryStore::new());
-        for _ in 0..3 {
-            client.session("nothing").resume().await.unwrap_err();
-        }
-        while !client.shared.all_tracked().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    }
-}
+mod tests;

@@ -114,6 +114,7 @@ pub enum ResumeRequirement {
 
 /// Whether archived sessions are listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ArchivedSessions {
     /// Archived sessions are omitted.
     #[default]
@@ -265,7 +266,7 @@ impl fmt::Display for ResumeRequirement {
 #[non_exhaustive]
 pub enum TransitionError {
     /// The change is never allowed.
-    #[error("a session cannot go from {from} to {to}")]
+    #[error("a session cannot change from {from} to {to}")]
     #[non_exhaustive]
     Forbidden {
         /// The current status.
@@ -274,7 +275,7 @@ pub enum TransitionError {
         to: SessionStatus,
     },
     /// The session cannot be resumed because a requirement is not met.
-    #[error("a session cannot go from {from} to {to}: {missing}")]
+    #[error("a session cannot change from {from} to {to}: {missing}")]
     #[non_exhaustive]
     NotResumable {
         /// The current status.
@@ -306,7 +307,7 @@ impl TransitionError {
 
 /// The error of parsing an unknown status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the status of a session")]
+#[error("{text:?} is not a session status")]
 #[non_exhaustive]
 pub struct UnknownStatus {
     /// The text that was parsed.

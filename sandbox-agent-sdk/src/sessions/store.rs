@@ -17,13 +17,13 @@
 //! of its stream message, or a unique id. An event whose key is already stored is not stored again and keeps its
 //! index. A writer that does not know whether an append succeeded can therefore repeat it.
 //!
-//! Prompts and answers to agent requests are appended before they are sent (write ahead), with their JSON-RPC id
+//! Prompts and responses to agent requests are appended before they are sent (write ahead), with their request id
 //! ([`NewEvent::rpc_id`]). [`SessionStore::open`] returns what is still open: turns without an end, and agent
 //! requests that are not closed.
 //!
 //! ```text
-//! prompt ─ prompt_resent* ─────────────────▶ turn_ended       closes by turn id
-//! permission | question | agent_request ─▶ answered ─▶ request_closed   closes by JSON-RPC id
+//! prompt ─ prompt_resent* ─────────────────▶ turn_ended       closes by turn id, with the requests of the turn
+//! permission | question | agent_request ─▶ answered ─▶ request_closed   closes by request id
 //! ```
 //!
 //! # Positions
@@ -34,7 +34,8 @@
 //!
 //! Each owner has one `scanned_to` per endpoint. All events up to this position are stored, for all sessions that the
 //! owner owns *and has caught up with*. [`SessionRecord::caught_up`] is false after an acquire. The owner stores the
-//! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. The next
+//! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. It unsets it if
+//! it reads another stream, after a lost connection, without having acquired the session there. The next
 //! acquire moves the position to the previous owner's `scanned_to`, but only if that owner had caught up. So a
 //! session without events on a busy endpoint does not look like a gap, and an owner that was killed before it caught
 //! up does not hide missing events.
@@ -43,12 +44,12 @@
 //! written by an earlier version of this library. Its events cannot be compared with those of the server, so the
 //! owner stores a gap.
 //!
-//! An agent's session id is bound to one stored session per endpoint and incarnation. If a patch binds an id that
-//! another session has there, the older binding ends.
+//! An agent's session id is bound to one stored session per endpoint and incarnation. If a patch binds an id that is
+//! bound to another stored session there, the older binding ends.
 //!
 //! # What is not stored
-//! Records do not contain MCP servers, tokens and environment variables, because these may be secrets. Prompts,
-//! updates and agent requests are stored unchanged, so a store contains everything that users and agents write.
+//! Records do not contain MCP servers, tokens or environment variables, because these may be secrets. Prompts, updates
+//! and agent requests are stored unchanged, so a store contains everything that users and agents write.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::holder::Holder;
@@ -14,7 +15,7 @@ use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::scan::Response;
 use super::shared::{Handle, Shared};
-use super::store::{Fence, NewEvent, StoreError, StoredError, StoredEventKind, TurnEnd};
+use super::store::{Fence, NewEvent, RecordPatch, StoreError, StoredError, StoredEventKind, TurnEnd};
 use crate::client::WeakClient;
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
@@ -38,6 +39,8 @@ pub(super) use sorting::abandoned;
 pub(super) enum Command {
     /// The agent, the server or the connection is gone.
     Gone,
+    /// Another stream is read, on which the session is not followed.
+    Unfollow,
     /// A turn of this process ended.
     TurnEnded(Box<EndedTurn>),
     /// The response to the prompt with this JSON-RPC id arrived on the stream.
@@ -46,10 +49,11 @@ pub(super) enum Command {
     ForeignTurnLost,
     /// A call changed the state of the session.
     Described,
-    /// An agent request is answered. The answer is sent when it is stored.
+    /// An agent request is answered. The response is sent when it is stored.
     Answered {
-        payload: Value,
-        stored: oneshot::Sender<()>,
+        answer: Box<Entry>,
+        /// Gets whether this process owns the session.
+        stored: oneshot::Sender<bool>,
     },
     /// The application waits for the end of a turn, which is before this.
     TurnStored(oneshot::Sender<Result<(), StoreError>>),
@@ -95,7 +99,7 @@ pub(super) struct View {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenTurn {
-    /// The id of the turn, which its stored events contain.
+    /// The id of the turn. Its stored events contain the same id.
     pub turn_id: String,
     /// The prompt, as stored.
     pub prompt: Value,
@@ -146,22 +150,71 @@ impl Tracker {
     }
 
     pub(super) async fn run(mut self) {
-        while self.inbox.filled().await {
-            // An application that waits for the store does not wait for more events.
-            let is_awaited = self.shared.options.durability == Durability::BeforeDelivery;
-            if !is_awaited && !self.inbox.is_urgent(self.shared.options.batch) {
-                self.linger().await;
+        loop {
+            let filled = self.inbox.filled();
+            let is_filled = match self.wakes_at() {
+                Some(at) => tokio::time::timeout_at(at, filled).await.ok(),
+                None => Some(filled.await),
+            };
+            match is_filled {
+                Some(true) => self.handle_next().await,
+                Some(false) => break,
+                None => self.give_up_foreign_turn().await,
             }
-            let items = self.inbox.take(self.shared.options.batch);
-            self.handle_all(items.into()).await;
-            if self.owned.is_none() && self.lost == 0 && self.inbox.close_if_empty() {
-                // Another process owns the session, or there is none. The next call starts another tracker.
+            if self.may_end() && self.inbox.close_if_empty() {
+                // The next call starts another tracker.
                 break;
             }
         }
         self.shared.forget_tracker(&self.id, &self.inbox);
         self.disown();
         self.show();
+    }
+
+    async fn handle_next(&mut self) {
+        // An application that waits for the store does not wait for more events.
+        let is_awaited = self.shared.options.durability == Durability::BeforeDelivery;
+        if !is_awaited && !self.inbox.is_urgent(self.shared.options.batch) {
+            self.linger().await;
+        }
+        let items = self.inbox.take(self.shared.options.batch);
+        self.handle_all(items.into()).await;
+    }
+
+    /// When something is to be done although nothing happens.
+    fn wakes_at(&self) -> Option<Instant> {
+        let owned = self.owned.as_ref()?;
+        let options = &self.shared.options;
+        let unconfirmed = owned.foreign.as_ref().and_then(|foreign| foreign.unconfirmed_since);
+        let unconfirmed = unconfirmed.map(|since| since + options.unconfirmed_timeout);
+        unconfirmed.or_else(|| Some(owned.ended_at? + options.ended_timeout))
+    }
+
+    /// Whether nothing is to be stored of the session: another process owns it, or there is none, or its agent ended long
+    /// enough ago. Then the record still names this process as the owner.
+    fn may_end(&self) -> bool {
+        let is_over = |owned: &Owned| {
+            let is_idle = owned.turn.is_none() && owned.foreign.is_none() && owned.trailing.is_empty();
+            let timeout = self.shared.options.ended_timeout;
+            is_idle && !owned.is_live && owned.ended_at.is_some_and(|at| at.elapsed() >= timeout)
+        };
+        self.lost == 0
+            && match &self.owned {
+                Some(owned) => self.unstored_ends.is_empty() && is_over(owned),
+                None => true,
+            }
+    }
+
+    /// The response to the prompt of another program was probably missed. The agent may still run its turn, so that the
+    /// session is acquired again before it is used.
+    async fn give_up_foreign_turn(&mut self) {
+        let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
+        let since = foreign.and_then(|foreign| foreign.unconfirmed_since);
+        if since.is_some_and(|since| since.elapsed() >= self.shared.options.unconfirmed_timeout) {
+            self.foreign_turn_ended(None).await;
+            self.owned.iter_mut().for_each(|owned| owned.is_live = false);
+            self.show();
+        }
     }
 
     /// This process does not own the session any more.
@@ -197,12 +250,11 @@ impl Tracker {
                 Some(Item::Event(entry)) => entries.push(entry),
                 Some(Item::Lost(first, count)) => {
                     // The mark stands in the position of the first one, and has no key of the stream.
-                    let stream = first.stream;
                     if let Some(at) = first.held_at() {
                         self.hold_lost(at);
                     }
                     let mark = Entry::own(StoredEventKind::Lost, json!({ "count": count }));
-                    entries.push(Entry { stream, ..mark });
+                    entries.push(Entry { stream: first.stream, turn_id: first.turn_id, ..mark });
                 }
                 next => {
                     if !entries.is_empty() {
@@ -220,11 +272,12 @@ impl Tracker {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Gone => self.gone(),
+            Command::Unfollow => self.unfollow().await,
             Command::TurnEnded(ended) => self.turn_ended(*ended).await,
             Command::Responded(request, response) => self.responded(&request, &response).await,
             Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
-            Command::Answered { payload, stored } => self.answered(payload, stored).await,
+            Command::Answered { answer, stored } => self.answered(*answer, stored).await,
             Command::TurnStored(answer) => {
                 // A turn that was dropped needs no answer.
                 let _ = answer.send(self.not_stored.take().map_or(Ok(()), Err));
@@ -239,6 +292,18 @@ impl Tracker {
     fn gone(&mut self) {
         if let Some(owned) = &mut self.owned {
             (owned.is_live, owned.foreign) = (false, None);
+        }
+    }
+
+    /// Stores that this process does not follow the session any more, so that how far it reads the stream says nothing
+    /// about the session.
+    async fn unfollow(&mut self) {
+        if self.owned.as_ref().is_none_or(|owned| owned.is_live) {
+            return;
+        }
+        let patch = RecordPatch { caught_up: Some(false), ..RecordPatch::default() };
+        if self.write(Vec::new(), patch, None).await {
+            self.shared.feed.set_accounted(&self.inbox);
         }
     }
 
@@ -319,7 +384,8 @@ impl std::fmt::Debug for Command {
 pub(super) fn interrupted() -> TurnEnd {
     let mut end = TurnEnd::default();
     let mut error = StoredError::default();
-    "interrupted: the agent is gone, or the end of the turn was not seen".clone_into(&mut error.message);
+    "the turn was interrupted: the agent has ended, or the end of the turn was not received"
+        .clone_into(&mut error.message);
     error.maybe_executed = true;
     (end.error, end.executed) = (Some(error), true);
     end

@@ -103,9 +103,9 @@ impl StoredClient {
     /// Imports a transcript into the store under its original id, completely or not at all. This holds even if the
     /// future is dropped or the program is killed.
     ///
-    /// The events get indexes starting at 1. If the store had already dropped the first events when the transcript
-    /// was written, an event of the kind [`StoredEventKind::Lost`] takes their place. The next prompt determines
-    /// whether the agent still has the session.
+    /// The events get indexes starting at 1. If the store had already dropped the first events when the transcript was
+    /// written, one event of the kind [`StoredEventKind::Lost`] replaces them. The next prompt determines whether the
+    /// agent still has the session.
     ///
     /// # Errors
     /// [`StoreError::Transcript`] with the first invalid line, [`StoreError::Exists`] if the session already exists.
@@ -114,7 +114,7 @@ impl StoredClient {
         lines: impl IntoIterator<Item = impl AsRef<str>> + Send,
     ) -> Result<SessionRecord, Error> {
         let (record, events) = read_all(lines)?;
-        Ok(self.shared.store.create(record, events).await?)
+        Ok(self.shared.in_time(self.shared.store.create(record, events)).await?)
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn read_all(
     }
     match reading {
         None => Err(bad(1, "the transcript is empty")),
-        Some(Reading { is_whole: false, .. }) => Err(bad(last, "the transcript has no last line")),
+        Some(Reading { is_whole: false, .. }) => Err(bad(last, "the last line of the transcript is missing")),
         Some(Reading { record, events, .. }) => Ok((record, events)),
     }
 }
@@ -187,7 +187,7 @@ impl Reading {
         let line: Line = read_json(text).map_err(|error| error.to_string())?;
         let refuse = |reason: &str| Err(reason.to_owned());
         match line {
-            _ if self.is_whole => refuse("there are lines after the last one"),
+            _ if self.is_whole => refuse("there are lines after the end of the transcript"),
             Line::Session { .. } => refuse("there is a second session"),
             Line::Event { event } if event.session_id != self.record.id => {
                 refuse("the event belongs to another session")

@@ -1,4 +1,4 @@
-//! Ids that are no credentials.
+//! Unique ids that are not credentials.
 
 use std::hash::{BuildHasher as _, RandomState};
 

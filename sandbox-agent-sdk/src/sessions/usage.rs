@@ -1,4 +1,4 @@
-//! What stored sessions used.
+//! The usage of stored sessions.
 
 use std::time::Duration;
 

@@ -11,6 +11,7 @@ mod reservation;
 mod sandbox;
 mod spawner;
 mod tail;
+mod visible;
 
 use std::collections::HashMap;
 use std::fmt;

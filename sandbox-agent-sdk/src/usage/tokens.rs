@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Token counts by purpose. `None` if the agent does not report them.
+/// Token counts by purpose. A field is `None` if the agent does not report it.
 ///
 /// Agents differ in whether cached tokens are part of the input, and thoughts part of the output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]

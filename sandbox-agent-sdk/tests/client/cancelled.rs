@@ -127,25 +127,33 @@ fn run_ended(server: &MockServer, session: &Session) {
 
 #[tokio::test]
 async fn what_claude_says_until_its_run_has_ended_belongs_to_the_cancelled_turn() {
-    let (server, session) = silent_as("claude").await;
-    let mut events = session.client().events();
-    let (first, id) = begin(&server, &session).await;
-    let cancelling = tokio::spawn(session.cancel());
-    assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await);
-    respond(&server, &id, json!({"result": {"stopReason": "cancelled"}}));
-    // The next prompt is not sent before the run has ended, so this cannot be in its turn.
-    let second = session.prompt("again");
-    say(&server, &session, "m1", "late");
-    run_ended(&server, &session);
-    assert!(server.wait_for(|_| server.messages("session/prompt").len() == 2, LIMIT).await);
-    let id = server.messages("session/prompt")[1]["id"].clone();
-    say(&server, &session, "m2", "second");
-    respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
-    assert_eq!(within(first.text()).await.unwrap(), "late");
-    assert_eq!(within(second.text()).await.unwrap(), "second");
-    within(cancelling).await.unwrap().unwrap();
-    let other = std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Other { .. }));
-    assert!(other.is_none(), "the application has not requested the message: {other:?}");
+    let aborted = json!({"error": {"code": -32603, "message": "Internal error"}});
+    for response in [json!({"result": {"stopReason": "cancelled"}}), aborted] {
+        let (server, session) = silent_as("claude").await;
+        let mut events = session.client().events();
+        let (first, id) = begin(&server, &session).await;
+        let cancelling = tokio::spawn(session.cancel());
+        assert!(server.wait_for(|_| !server.messages("session/cancel").is_empty(), LIMIT).await);
+        respond(&server, &id, response.clone());
+        // The next prompt is not sent before the run has ended, so this cannot be in its turn.
+        let second = session.prompt("again");
+        for _ in 0..5 {
+            within(session.client().list_models(None)).await.unwrap();
+        }
+        assert_eq!(server.messages("session/prompt").len(), 1, "{response}");
+        say(&server, &session, "m1", "late");
+        run_ended(&server, &session);
+        assert!(server.wait_for(|_| server.messages("session/prompt").len() == 2, LIMIT).await);
+        let id = server.messages("session/prompt")[1]["id"].clone();
+        say(&server, &session, "m2", "second");
+        respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+        assert_eq!(within(first.text()).await.unwrap(), "late", "{response}");
+        assert_eq!(within(second.text()).await.unwrap(), "second", "{response}");
+        within(cancelling).await.unwrap().unwrap();
+        let other =
+            std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Other { .. }));
+        assert!(other.is_none(), "the application has not requested the message: {other:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
 //! Logging in and out.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::connection::{Feature, Support};
 use sandbox_agent_sdk::login::LoginKind;
-use sandbox_agent_sdk::{Error, NewSession};
+use sandbox_agent_sdk::{Error, NewSession, ServerKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, options, session, within};
@@ -14,16 +17,70 @@ fn offering(methods: &[&str]) -> Script {
         .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
 }
 
+fn login_required() -> Step {
+    Step::Fail { code: -32000, message: "Authentication required".into(), data: None }
+}
+
+/// Creating a session requires one of these logins first.
+fn requiring(script: Script, accepted: &'static [&'static str]) -> Script {
+    let logged_in = AtomicBool::new(false);
+    script.on_request(move |method, params| match method {
+        "authenticate" => {
+            let is_accepted = params["methodId"].as_str().is_some_and(|id| accepted.contains(&id));
+            logged_in.fetch_or(is_accepted, Ordering::SeqCst);
+            Some(vec![if is_accepted { Step::Finish(json!({})) } else { login_required() }])
+        }
+        "session/new" if !logged_in.load(Ordering::SeqCst) => Some(vec![login_required()]),
+        _ => None,
+    })
+}
+
 #[tokio::test]
 async fn a_login_with_an_api_key_variable_is_automatic() {
     for kind in KINDS {
         let script = offering(&["browser", "openai-api-key", "codex-api-key"]);
-        let server = MockServer::builder().agent("mock", script).start().await;
+        let server =
+            MockServer::builder().agent("mock", requiring(script, &["openai-api-key"])).start().await;
         session(&client(&server, kind)).await;
         let logins = server.messages("authenticate");
         assert_eq!(logins.len(), 1, "{kind}");
         assert_eq!(logins[0]["params"]["methodId"], "openai-api-key");
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_other_clients_share_is_logged_in_only_if_it_requires_it() {
+    let server = MockServer::builder().agent("mock", offering(&["openai-api-key"])).start().await;
+    let first = client(&server, ServerKind::Shared);
+    session(&first).await;
+    session(&client(&server, ServerKind::Shared)).await;
+    within(first.restart_agent()).await.unwrap();
+    assert!(server.messages("authenticate").is_empty(), "other clients may have another login");
+}
+
+#[tokio::test]
+async fn an_automatic_login_of_a_shared_agent_follows_a_prompt_that_required_it() {
+    let logged_in = Arc::new(AtomicBool::new(false));
+    let of_turn = Arc::clone(&logged_in);
+    let script = Script::new(move |_| match of_turn.load(Ordering::SeqCst) {
+        true => vec![Step::Say("done".into())],
+        false => vec![login_required()],
+    });
+    let methods = json!([{"id": "openai-api-key", "name": "Key"}]);
+    let script = script
+        .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
+        .on_request(move |method, _| {
+            (method == "authenticate").then(|| {
+                logged_in.store(true, Ordering::SeqCst);
+                vec![Step::Finish(json!({}))]
+            })
+        });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let error = within(session.prompt("go").text()).await.unwrap_err();
+    assert!(matches!(&error, Error::LoginRequired(_)) && error.maybe_executed(), "{error:?}");
+    assert_eq!(within(session.prompt("go").text()).await.unwrap(), "done");
+    assert_eq!(server.messages("authenticate").len(), 1);
 }
 
 #[tokio::test]
@@ -57,10 +114,17 @@ async fn a_login_that_fails_does_not_fail_the_connection_and_a_crash_in_it_does(
         let error = within(client.authenticate("anthropic-api-key")).await.unwrap_err();
         assert!(matches!(&error, Error::Rpc { .. }) && error.is_login_required(), "{error:?}");
 
-        let dying = answering(|| Step::crash(4, ["no key"]));
+        let dying = offering(&["anthropic-api-key"]).on_request(|method, _| match method {
+            "authenticate" => Some(vec![Step::crash(4, ["no key"])]),
+            "session/new" => Some(vec![login_required()]),
+            _ => None,
+        });
         let server = MockServer::builder().agent("mock", dying).released_quirks(false).start().await;
         let client = options(&server, kind).auto_connect(false).build().unwrap();
-        let error = within(client.connect()).await.unwrap_err();
+        let error = match within(client.connect()).await {
+            Err(error) => error,
+            Ok(_) => within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err(),
+        };
         assert_eq!(error.termination().unwrap().exit_code, Some(4), "{kind}");
     }
 }
@@ -148,16 +212,11 @@ async fn a_required_login_is_a_typed_error_with_the_login_methods() {
 #[tokio::test]
 async fn every_login_by_api_key_is_tried_in_order_until_one_works() {
     for kind in KINDS {
-        let tried = |method: &str, params: &Value| {
-            let refused = || Step::Fail { code: -32000, message: "no such key".into(), data: None };
-            (method == "authenticate" && params["methodId"] != "third-key").then(|| vec![refused()])
-        };
         let key = |id: &str| json!({"id": id, "type": "env_var"});
         let methods = json!([{"id": "browser"}, {"id": "openai-api-key"}, key("second-key"), key("third-key"), key("last")]);
         let script = Script::default()
-            .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}))
-            .on_request(tried);
-        let server = MockServer::builder().agent("mock", script).start().await;
+            .initialize(json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}));
+        let server = MockServer::builder().agent("mock", requiring(script, &["third-key"])).start().await;
         session(&client(&server, kind)).await;
         let logins = server.messages("authenticate");
         let ids: Vec<_> = logins.iter().map(|login| login["params"]["methodId"].as_str().unwrap()).collect();

@@ -33,11 +33,14 @@ fn says_the_protocol(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let words = lower.split(|character: char| !character.is_ascii_alphanumeric());
     let found = words.clone().find(|word| *word == "acp").map(str::to_owned);
-    found.or_else(|| lower.contains("agent client protocol").then(|| "agent client protocol".to_owned()))
+    found.or_else(|| {
+        let names = ["agent client protocol", "json-rpc"];
+        names.into_iter().find(|name| lower.contains(name)).map(str::to_owned)
+    })
 }
 
 /// The features with documentation. The two TLS features have none and exclude each other.
-const FEATURES: &str = "files,local,postgres,providers,sessions,sqlite,terminals";
+const FEATURES: &str = "conformance,files,local,postgres,providers,sessions,sqlite,terminals";
 
 #[test]
 fn the_documentation_does_not_name_the_protocol() {
@@ -67,6 +70,7 @@ fn the_search_for_the_name_finds_it() {
     assert!(says_the_protocol("the ACP client").is_some());
     assert!(says_the_protocol("acp_http_client::Error").is_some());
     assert!(says_the_protocol("an Agent Client Protocol").is_some());
+    assert!(says_the_protocol("a JSON-RPC id").is_some());
     assert_eq!(says_the_protocol("capacity, macpherson"), None);
     assert_eq!(visible("<a href=\"acp\">text</a>"), "text");
 }

@@ -108,6 +108,37 @@ async fn mode_and_model_are_set_by_calls_if_the_server_does_not_set_them() {
 }
 
 #[tokio::test]
+async fn a_mode_or_model_that_differs_and_cannot_be_set_is_an_error() {
+    for is_reported in [true, false] {
+        let script = Script::default().on_request(move |method, _| match method {
+            "session/new" => {
+                let mut made = json!({"sessionId": "s"});
+                if is_reported {
+                    made["modes"] = json!({"currentModeId": "ask", "availableModes": [{"id": "ask"}]});
+                    made["models"] =
+                        json!({"currentModelId": "small", "availableModels": [{"modelId": "small"}]});
+                }
+                Some(vec![Step::Finish(made)])
+            }
+            "session/set_mode" | "session/set_model" | "session/set_config_option" => {
+                Some(vec![Step::Fail { code: -32601, message: "Method not found".into(), data: None }])
+            }
+            _ => None,
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, ServerKind::Shared);
+        for new in [NewSession::in_dir("/").mode("code"), NewSession::in_dir("/").model("large")] {
+            let created = within(client.new_session(new)).await;
+            match is_reported {
+                true => assert!(matches!(created, Err(Error::Unsupported { .. })), "{created:?}"),
+                // The server sets what was requested and does not report it.
+                false => assert!(created.is_ok(), "{created:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_mode_of_a_session_is_set_by_its_option_through_the_client_too() {
     let option = json!({"id": "mode-option", "category": "mode", "type": "select", "currentValue": "ask",
         "options": [{"value": "ask"}, {"value": "code"}]});

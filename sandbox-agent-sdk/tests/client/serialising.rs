@@ -66,3 +66,18 @@ async fn a_decided_permission_serialises_with_its_outcome() {
     let outcome = json!({"outcome": "selected", "optionId": "allow_once", "kind": "allow_once"});
     assert_eq!((&written["by"], &written["outcome"]), (&json!("policy"), &outcome));
 }
+
+#[tokio::test]
+async fn a_collected_turn_serialises_with_its_changes() {
+    let diff = json!({"type": "diff", "path": "/a", "oldText": "x", "newText": "y"});
+    let call = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Edit", "content": [diff]});
+    let script = Script::steps(vec![Step::Think("hm".into()), Step::Update(call), Step::Say("done".into())]);
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let session = session(&client(&server, ServerKind::Shared)).await;
+    let written: Value = json!(within(session.prompt("go").collect()).await.unwrap());
+    assert_eq!((&written["text"], &written["thoughts"]), (&json!("done"), &json!("hm")));
+    assert_eq!(written["toolCalls"][0]["toolCallId"], "t");
+    let change = json!({"path": "/a", "oldText": "x", "newText": "y", "toolCallId": "t"});
+    assert_eq!(written["changes"], json!([change]));
+    assert_eq!(written["outcome"]["stopReason"], "end_turn");
+}

@@ -6,7 +6,7 @@ use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::error::RpcError;
 use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::requests::ReplyError;
-use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
+use sandbox_agent_sdk::requests::{AgentRequest, ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::tools::{ConfinedFiles, Roots};
 use sandbox_agent_sdk::update::ToolKind;
@@ -377,6 +377,35 @@ async fn cancelling_another_clients_turn_does_not_respond_for_it() {
     settled(&server, &client).await;
     assert_eq!(responses(&server, &id), [] as [Value; 0]);
     assert!(!request.is_open());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cancelling_another_clients_turn_does_not_respond_to_a_request_that_is_not_routed_yet() {
+    let ask_us = Step::Request { method: "_x/block".into(), params: json!({}) };
+    let server = MockServer::builder().agent("mock", Script::steps(vec![ask_us])).start().await;
+    let theirs = session(&client(&server, ServerKind::Shared)).await;
+    let client = client(&server, ServerKind::Shared);
+    let ours = session(&client).await;
+    let (entered, mut waiting) = tokio::sync::mpsc::channel(1);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    // A filter that blocks the task that routes requests.
+    let filter = move |_: &AgentRequest| {
+        entered.try_send(()).unwrap();
+        let _ = released.lock().unwrap().recv();
+        true
+    };
+    client.requests().register(filter, |_: AgentRequest| async { Ok(json!({})) }).detach();
+    let turn = ours.prompt("go");
+    within(waiting.recv()).await.unwrap();
+    let id = ask(&server, Some(theirs.id()));
+    // The response to this call follows the request on the stream.
+    connected(&client).await;
+    within(client.cancel(theirs.id())).await.unwrap();
+    drop(release);
+    within(turn.text()).await.unwrap();
+    settled(&server, &client).await;
+    assert_eq!(responses(&server, &id), [] as [Value; 0]);
 }
 
 #[tokio::test]

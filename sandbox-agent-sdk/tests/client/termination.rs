@@ -128,6 +128,38 @@ async fn late_termination_details_within_the_timeout_are_joined() {
 }
 
 #[tokio::test]
+async fn termination_details_that_arrive_after_the_calls_have_failed_are_published() {
+    for reopened in [false, true] {
+        let script = dies(Step::crash(3, ["late boom"]));
+        let limit = Duration::from_secs(2);
+        let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+        let client = client(&server, ServerKind::PerAgent);
+        let session = session(&client).await;
+        let mut events = client.events();
+        let error = within(session.prompt("die").outcome()).await.unwrap_err();
+        assert_eq!(error.termination().unwrap().stderr, None);
+        if reopened {
+            within(client.restart_agent()).await.unwrap();
+            within(client.resume_session(session.id(), OpenSession::in_dir("/work"))).await.unwrap();
+        }
+        let details = event(&mut events, |event| match event {
+            Event::TerminationDetails(details) => Some(details.termination),
+            _ => None,
+        })
+        .await;
+        assert_eq!((details.exit_code, details.last_stderr_lines(5)), (Some(3), vec!["late boom"]));
+        match reopened {
+            true => assert_eq!((session.termination(), client.termination()), (None, None)),
+            false => assert_eq!(
+                (session.termination(), client.termination()),
+                (Some(details.clone()), Some(details))
+            ),
+        }
+        assert_eq!(ends_so_far(&mut events).len(), 0, "the end is published once");
+    }
+}
+
+#[tokio::test]
 async fn each_session_of_a_dead_agent_ends_once() {
     for kind in KINDS {
         let script = dies(Step::crash(1, ["boom"]));

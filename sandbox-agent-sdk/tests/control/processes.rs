@@ -12,6 +12,7 @@ use sandbox_agent_sdk::control::desktop::{DesktopProblem, DesktopProblemKind, St
 use sandbox_agent_sdk::control::processes::{
     CreateProcess, Follow, FollowEvent, FollowFrom, FollowOptions, LogEntry, ProcessExit, RunProcess,
 };
+use sandbox_agent_sdk::limits::Limits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -263,6 +264,32 @@ async fn hostile_events_end_the_stream_with_an_error() {
         let (seen, error) = collected(follow(&stub.await, FollowOptions::new())).await;
         assert!(seen.is_empty());
         assert!(matches!(error, Some(Error::Decode { .. } | Error::MessageTooLarge { .. })), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_event_is_read_up_to_the_limit_and_not_above() {
+    let event = "event: log\r\nid: 1\r\ndata: {\"sequence\":1,\"stream\":\"stdout\",\"timestampMs\":1,\"data\":\"eA==\",\"encoding\":\"base64\"}\r\n\r\n";
+    let size: usize = event.lines().map(str::len).sum();
+    let stub = Stub::serve(move |head, stream| {
+        Box::pin(async move {
+            if head.contains("follow=true") {
+                return events(stream, event.repeat(3), None).await;
+            }
+            let body = r#"{"id":"proc_1","status":"running","entries":[]}"#;
+            reply(stream, response("200 OK", "application/json", body)).await;
+        })
+    })
+    .await;
+    for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+        let limits = Limits::default().log_event(limit);
+        let plane = ControlPlane::builder(&stub.url).limits(limits).build().unwrap();
+        let mut follow = plane.processes().follow("proc_1", FollowOptions::new());
+        match soon(follow.next()).await.unwrap() {
+            Ok(FollowEvent::Output(entry)) => assert!(fits && entry.sequence == 1, "{limit}"),
+            Err(Error::MessageTooLarge { limit: reported, .. }) => assert!(!fits && reported == limit),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

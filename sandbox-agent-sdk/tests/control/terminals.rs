@@ -8,6 +8,7 @@ use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::processes::{CreateProcess, Processes};
 use sandbox_agent_sdk::control::terminal::{ProcessTerminal, TerminalEvent};
+use sandbox_agent_sdk::limits::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -181,6 +182,60 @@ async fn hostile_frames_end_the_terminal_and_unknown_ones_do_not() {
         let end = soon(terminal.next()).await;
         assert!(matches!(end, Some(TerminalEvent::Disconnected(_))), "{end:?}");
         assert!(soon(terminal.next()).await.is_none());
+    }
+}
+
+/// A server that sends these frames, and its processes within these limits.
+async fn sending(frames: Vec<u8>, limits: Limits) -> (Stub, Processes) {
+    let (stub, _) = socket(right, move |mut stream| {
+        let frames = frames.clone();
+        Box::pin(async move {
+            let _ = stream.write_all(&frames).await;
+            until_closed(stream).await;
+        })
+    })
+    .await;
+    let processes = ControlPlane::builder(&stub.url).limits(limits).build().unwrap().processes();
+    (stub, processes)
+}
+
+#[tokio::test]
+async fn a_message_of_a_terminal_is_read_up_to_the_limit_and_not_above() {
+    const LIMIT: usize = 1000;
+    // In one frame, and in two.
+    let split = |size: usize| {
+        let mut frames = [frame(2, &vec![b'x'; size - 10]), frame(0, &[b'x'; 10])];
+        frames[0][0] &= 0x7f;
+        frames.concat()
+    };
+    for size in [LIMIT - 1, LIMIT, LIMIT + 1] {
+        for message in [frame(2, &vec![b'x'; size]), split(size)] {
+            let frames = [frame(1, READY), message].concat();
+            let (_stub, processes) = sending(frames, Limits::default().terminal_message(LIMIT)).await;
+            let mut terminal = soon(processes.connect_terminal("proc_1")).await.unwrap();
+            match soon(terminal.next()).await.unwrap() {
+                TerminalEvent::Data(bytes) => assert!(size <= LIMIT && bytes.len() == size, "{size}"),
+                TerminalEvent::Disconnected(Error::MessageTooLarge { limit: LIMIT, .. }) => {
+                    assert!(size > LIMIT)
+                }
+                other => panic!("{size}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_process_id_of_a_terminal_is_accepted_up_to_the_limit_and_not_above() {
+    for length in [1023, 1024, 1025] {
+        let ready = format!(r#"{{"type":"ready","processId":"{}"}}"#, "x".repeat(length));
+        let (_stub, processes) = sending(frame(1, ready.as_bytes()), Limits::default()).await;
+        match soon(processes.connect_terminal("proc_1")).await {
+            Ok(terminal) => assert!(length <= 1024 && terminal.process_id().len() == length, "{length}"),
+            Err(Error::UnexpectedBody { start, .. }) => {
+                assert!(length > 1024 && start.contains("1024"), "{start}")
+            }
+            Err(other) => panic!("{other:?}"),
+        }
     }
 }
 

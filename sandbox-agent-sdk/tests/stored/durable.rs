@@ -13,8 +13,9 @@ use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, UpdateKind};
 
 use crate::gated::Gated;
-use crate::support::{KINDS, LIMIT, within};
-use crate::world::{World, options, said, stored};
+use crate::killed::kill_a_program;
+use crate::support::{KINDS, LIMIT, event, within};
+use crate::world::{Ability, World, counting, options, said, stored};
 
 /// How long a store that fails is tried again.
 const RETRY_FOR: Duration = Duration::from_millis(300);
@@ -152,4 +153,39 @@ async fn an_agent_request_is_shown_after_it_was_stored() {
     let order: Vec<_> = seen.iter().map(String::as_str).filter(|text| !text.starts_with('[')).collect();
     assert_eq!((order.first(), order.last()), (Some(&"before"), Some(&"after")), "{seen:?}");
     assert!(order.contains(&"permission"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn text_of_a_turn_on_another_endpoint_is_delivered_after_it_was_stored() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, 300)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let store = Gated::new(world.store().await);
+    let client = program(&world, ServerKind::PerAgent, &store, LIMIT);
+    let session = client.session("mine");
+    let mut events = session.events();
+    within(session.resume()).await.unwrap();
+    assert!(session.open_turn().is_some(), "it is running");
+    let is_update = |event: &Event| matches!(event, Event::Update(_));
+    let text = |event: Event| match event {
+        Event::Update(update) => update.message_text().map(str::to_owned),
+        _ => None,
+    };
+    event(&mut events, |event| is_update(&event).then_some(())).await;
+    let gate = store.appending.lock().await;
+    // What was being stored arrives, and nothing more.
+    let mut seen = 0;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let new = std::iter::from_fn(|| events.try_next()).filter_map(text);
+        let kept = stored(&*store, "mine").await;
+        for text in new {
+            seen += 1;
+            assert!(said(&kept).contains(&text.as_str()), "`{text}` is delivered and not stored");
+        }
+    }
+    assert!(seen < 150, "{seen} updates were delivered");
+    drop(gate);
+    let last = |event| text(event).filter(|text| text == "300 ");
+    event(&mut events, last).await;
+    within(session.open_turn_ended()).await;
 }

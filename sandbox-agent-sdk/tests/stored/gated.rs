@@ -26,6 +26,10 @@ pub(crate) struct Gated {
     pub(crate) before_acquire: Mutex<Option<Between>>,
     /// What happens before the agent's session is stored next.
     pub(crate) before_binding: Mutex<Option<Between>>,
+    /// What happens before a prompt is stored next.
+    pub(crate) before_prompt: Mutex<Option<Between>>,
+    /// What happens after the next look at what is open in a session.
+    pub(crate) after_open: Mutex<Option<Between>>,
     /// What happens before sessions are suspended.
     pub(crate) before_suspending: Mutex<Option<Between>>,
     /// Reading events fails while this is set.
@@ -40,6 +44,8 @@ pub(crate) struct Gated {
     pub(crate) broken: AtomicBool,
     /// What becomes of the response to the next append of a prompt, which is stored.
     pub(crate) prompt_response: Mutex<Response>,
+    /// What becomes of the next append of an agent request.
+    pub(crate) request_response: Mutex<Response>,
     /// How many appends were refused.
     refused: AtomicUsize,
 }
@@ -55,8 +61,11 @@ pub(crate) enum Slowness {
 pub(crate) enum Response {
     #[default]
     Arrives,
+    /// It is stored, and the response does not arrive.
     Lost,
     Hangs,
+    /// It is not stored.
+    Refused,
 }
 
 impl Gated {
@@ -67,6 +76,8 @@ impl Gated {
             after_look: Mutex::default(),
             before_acquire: Mutex::default(),
             before_binding: Mutex::default(),
+            before_prompt: Mutex::default(),
+            after_open: Mutex::default(),
             before_suspending: Mutex::default(),
             blind: AtomicBool::new(false),
             slowness: Mutex::new(Slowness::None),
@@ -74,6 +85,7 @@ impl Gated {
             refusing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             prompt_response: Mutex::default(),
+            request_response: Mutex::default(),
             refused: AtomicUsize::new(0),
         })
     }
@@ -111,6 +123,19 @@ impl Gated {
             std::future::pending::<()>().await;
         }
         response
+    }
+
+    async fn respond_to(&self, append: Append, response: &Mutex<Response>) -> Result<Appended, StoreError> {
+        let response = std::mem::take(&mut *response.lock().unwrap());
+        if response == Response::Refused {
+            return Err(self.refuse());
+        }
+        let appended = self.store.append(append).await;
+        match response {
+            Response::Arrives | Response::Refused => appended,
+            Response::Lost => Err(StoreError::Unavailable(Arc::new(std::io::Error::other("lost")))),
+            Response::Hangs => std::future::pending().await,
+        }
     }
 
     fn refuse(&self) -> StoreError {
@@ -154,15 +179,13 @@ impl SessionStore for Gated {
                 return Err(self.refuse());
             }
             if has_prompt {
-                let appended = self.store.append(append).await;
-                let response = std::mem::take(&mut *self.prompt_response.lock().unwrap());
-                return match response {
-                    Response::Arrives => appended,
-                    Response::Lost => Err(StoreError::Unavailable(Arc::new(std::io::Error::other("lost")))),
-                    Response::Hangs => std::future::pending().await,
-                };
+                self.between(&self.before_prompt).await;
+                return self.respond_to(append, &self.prompt_response).await;
             }
             let _open = self.appending.lock().await;
+            if append.events.iter().any(|event| event.kind == StoredEventKind::AgentRequest) {
+                return self.respond_to(append, &self.request_response).await;
+            }
             self.store.append(append).await
         })
     }
@@ -186,7 +209,9 @@ impl SessionStore for Gated {
     fn open<'a>(&'a self, id: &'a str) -> StoreFuture<'a, OpenEvents> {
         Box::pin(async move {
             self.wait().await;
-            self.store.open(id).await
+            let open = self.store.open(id).await;
+            self.between(&self.after_open).await;
+            open
         })
     }
     fn events<'a>(&'a self, query: &'a EventQuery) -> StoreFuture<'a, EventPage> {

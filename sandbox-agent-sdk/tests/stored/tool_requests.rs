@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::requests::{AgentRequest, PermissionRequest, Registration};
+use sandbox_agent_sdk::requests::{
+    AgentRequest, ClaimedRequest, PermissionRequest, Registration, UnclaimedRequest,
+};
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::sessions::{SessionStore as _, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
@@ -111,10 +113,19 @@ async fn a_write_of_a_turn_that_ends_while_its_session_is_acquired_does_not_run_
     let writes = Arc::new(AtomicUsize::new(0));
     let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
     let _counting = count_writes(&first, &writes);
-    let mut deciding = first.events().deciding();
+    let _deciding = first.events().deciding();
+    // It answers for the first program, and stores nothing.
+    let other = crate::support::options(&world.server, world.kind).build().unwrap();
+    within(other.list_models(None)).await.unwrap();
+    let mut unclaimed = other.events().deciding();
     let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     let mut turn = within(session.prompt("go")).await.unwrap();
-    let request = event(&mut deciding, permission).await;
+    let asks = |request: &UnclaimedRequest| request.method() == "session/request_permission";
+    let request = event(&mut unclaimed, |event| match event {
+        Event::UnclaimedRequest(request) => Some(request).filter(asks),
+        _ => None,
+    })
+    .await;
     has_stored(&first, "mine", StoredEventKind::Permission).await;
 
     let store = Gated::new(world.store().await);
@@ -126,6 +137,9 @@ async fn a_write_of_a_turn_that_ends_while_its_session_is_acquired_does_not_run_
     // The scan has found the running turn. The turn ends before the acquire is complete.
     *store.before_binding.lock().unwrap() = Some(Box::new(move || {
         Box::pin(async move {
+            let ClaimedRequest::Permission(request) = request.claim().unwrap() else {
+                panic!("a permission")
+            };
             request.allow_once().unwrap();
             within(turn.outcome()).await.unwrap();
             // Everything before the response to this has been received here.

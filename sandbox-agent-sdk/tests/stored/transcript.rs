@@ -1,6 +1,7 @@
 //! Sessions that are moved from one store to another.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use sandbox_agent_sdk::session::Timestamp;
@@ -11,6 +12,7 @@ use sandbox_agent_sdk::sessions::{
 use sandbox_agent_sdk::{Error, NewSession};
 use serde_json::json;
 
+use crate::gated::{Gated, Slowness};
 use crate::support::{KINDS, within};
 use crate::world::{Ability, World, agent, options, stored};
 
@@ -222,4 +224,18 @@ async fn a_session_that_is_deleted_while_it_is_exported_gives_no_whole_transcrip
         assert!(rest.last().unwrap().is_err(), "{rest:?}");
         sessions.delete("s").await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn an_import_into_a_store_that_does_not_respond_ends() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let lines = exported(&sessions, "mine").await;
+    let store = Gated::new(MemoryStore::new());
+    *store.slowness.lock().unwrap() = Slowness::Stuck;
+    let other = options(&world.server, KINDS[0]).shared_store(store);
+    let other = other.stored(|options| options.retry_for(Duration::from_millis(200))).build().unwrap();
+    let error = within(other.import(&lines)).await.unwrap_err();
+    assert!(matches!(error, Error::Store(StoreError::Unavailable(_))), "{error:?}");
 }

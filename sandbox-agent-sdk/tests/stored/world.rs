@@ -167,6 +167,12 @@ impl ProgramOptions {
         self
     }
 
+    /// How long a cancelled turn may take to stop.
+    pub(crate) fn cancel_timeout(mut self, time: Duration) -> Self {
+        self.options = self.options.timeouts(support::timeouts().cancel(time));
+        self
+    }
+
     pub(crate) fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.options = self.options.reconnect(policy);
         self

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::support::{Place, lines, read, within, write};
 
 /// Paths by which an agent could make programs of the user run code.
-const PLANTED: [&str; 20] = [
+const PLANTED: [&str; 48] = [
     ".git/hooks/pre-commit",
     ".git/config",
     ".git",
@@ -36,6 +36,34 @@ const PLANTED: [&str; 20] = [
     ".vimrc",
     ".mise.toml",
     "sub/mise.toml",
+    ".pnp.cjs",
+    ".pnp.loader.mjs",
+    "sub/bunfig.toml",
+    ".mise.local.toml",
+    "mise/config.toml",
+    "lefthook.yaml",
+    "lefthook.toml",
+    "lefthook.json",
+    "lefthook-local.yml",
+    ".overcommit.yml",
+    "my.code-workspace",
+    "sub/MY.Code-Workspace",
+    ".hgrc",
+    ".pam_environment",
+    ".xsessionrc",
+    ".screenrc",
+    ".gvimrc",
+    ".ideavimrc",
+    ".psqlrc",
+    ".sqliterc",
+    ".curlrc",
+    ".wgetrc",
+    ".pryrc",
+    ".bash_completion",
+    ".config/Code/User/settings.json",
+    ".config/emacs/init.el",
+    ".config/zed/settings.json",
+    ".config/tmux/tmux.conf",
 ];
 
 #[tokio::test]
@@ -63,6 +91,9 @@ async fn files_that_make_other_programs_run_code_are_not_written() {
         ".config/nextest.toml",
         ".config/sub/fish",
         "fish/config.fish",
+        "code-workspace",
+        "my.code-workspace.md",
+        "mise/tasks.md",
     ] {
         write(&files, place.at(harmless), "fine").await.unwrap();
     }

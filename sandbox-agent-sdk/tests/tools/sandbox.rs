@@ -22,7 +22,7 @@ use super::support::{Place, line_after, run, script, sh, until, within};
 const ROLE: &str = "SDK_TESTS_ROLE";
 
 /// A sandbox, if this machine has bubblewrap. It must have it if `CI` is set.
-fn sandbox() -> Option<Sandbox> {
+pub(crate) fn sandbox() -> Option<Sandbox> {
     match Sandbox::detect() {
         Ok(sandbox) => Some(sandbox),
         Err(error) => {

@@ -153,8 +153,9 @@ async fn processes_that_start_others_faster_than_a_scan_are_ended() {
             let place = Place::new();
             let terminals = place.terminals();
             let up = place.at("up").display().to_string();
-            // If a test fails, it ends when its directory is removed.
-            let hop = script(&place, "hop", &format!("echo x >> {up} || exit; setsid \"$0\" & exit"));
+            // If a test fails, it ends when its directory is removed; if the test is killed, after many generations.
+            let next = "n=$((${1:-0}+1)); [ $n -lt 20000 ] || exit; setsid \"$0\" $n & exit";
+            let hop = script(&place, "hop", &format!("echo x >> {up} || exit; {next}"));
             let line = line_for(&place, storm).replace("HOP", &hop);
             let id = terminals.create("s", &sh(&format!("touch {up}; {line}"))).unwrap();
             let hopped = || std::fs::metadata(&up).map_or(0, |up| up.len());

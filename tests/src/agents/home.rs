@@ -20,6 +20,8 @@ pub enum Login {
     /// The right key.
     #[default]
     Key,
+    /// The right key in its variable, without a setting that selects a login.
+    Unselected,
     /// A key that the model refuses.
     WrongKey,
     /// Nothing.
@@ -55,7 +57,7 @@ impl AgentHome {
             fs::create_dir(root.join(name)).expect("a folder");
         }
         let key = match options.login {
-            Login::Key => Some(KEY),
+            Login::Key | Login::Unselected => Some(KEY),
             Login::WrongKey => Some("wrong-key"),
             Login::Missing => None,
         };
@@ -72,7 +74,8 @@ impl AgentHome {
             ("NO_COLOR", "1".to_owned()),
             ("NO_PROXY", "*".to_owned()),
         ];
-        environment.extend(configure(agent, &root, model, key));
+        let is_selected = options.login != Login::Unselected;
+        environment.extend(configure(agent, &root, model, key, is_selected));
         let launcher = root.join("launch");
         write_launcher(&launcher, &project, &environment, command);
         Self { folder, project, launcher }
@@ -96,8 +99,12 @@ impl AgentHome {
 
 type Variables = Vec<(&'static str, String)>;
 
-fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>) -> Variables {
+fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_selected: bool) -> Variables {
     let on = || "1".to_owned();
+    let selected = |login: &str| match is_selected {
+        true => json!({ "auth": { "selectedType": login } }),
+        false => json!({}),
+    };
     let mut variables: Variables = Vec::new();
     let mut give = |name: &'static str| variables.extend(key.map(|key| (name, key.to_owned())));
     match agent {
@@ -149,7 +156,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>) -> V
             variables.push(("GEMINI_CLI_TRUST_WORKSPACE", "true".to_owned()));
             variables.push(("GEMINI_TELEMETRY_ENABLED", "false".to_owned()));
             let settings = json!({
-                "security": { "auth": { "selectedType": "gemini-api-key" } },
+                "security": selected("gemini-api-key"),
                 "general": {
                     "enableAutoUpdate": false, "disableAutoUpdate": true,
                     "sessionRetention": { "enabled": false },
@@ -164,7 +171,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>) -> V
             variables.push(("OPENAI_BASE_URL", format!("{model}/v1")));
             variables.push(("OPENAI_MODEL", "scripted-one".to_owned()));
             let settings = json!({
-                "security": { "auth": { "selectedType": "openai" } },
+                "security": selected("openai"),
                 "general": { "enableAutoUpdate": false, "disableAutoUpdate": true },
                 "privacy": { "usageStatisticsEnabled": false },
                 "telemetry": { "enabled": false },

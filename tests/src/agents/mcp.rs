@@ -19,6 +19,7 @@ lines.on("line", (line) => {
     "tools/list": { tools: [tool] },
     "tools/call": { content: [{ type: "text", text: "a long journey" }] },
   };
+  if (method === "tools/list") require("fs").writeFileSync(__filename + ".listed", "");
   if (method in results) send({ id, result: results[method] });
   else send({ id, error: { code: -32601, message: "Method not found" } });
 });
@@ -32,6 +33,11 @@ pub fn mcp_server(folder: &Path) -> PathBuf {
     let path = folder.join("fortunes.cjs");
     fs::write(&path, SERVER).expect("a file");
     path
+}
+
+/// The file that exists when the tool server in `folder` has been asked for its tools.
+pub fn mcp_listed(folder: &Path) -> PathBuf {
+    folder.join("fortunes.cjs.listed")
 }
 
 /// The path of node, which agents may look for in other places than this program.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sdk_tests::sim::{Model, NetworkFaults, Report, run, run_stored};
+use sdk_tests::sim::{Extent, Model, Report, run, run_stored};
 
 const HELP: &str = "\
 simulate: runs the client against a model of servers and networks, under a virtual clock.
@@ -21,7 +21,8 @@ OPTIONS:
   --seed SEED      Replay one seed with a trace.
   --dialect NAME   One of rpc, released, early, official, auto (default: each seed chooses one).
   --stored         Let several programs share stored sessions; programs, servers and the store fail.
-  --stored-network The same, and the network fails as well.
+  --stored-text    The same, without tool requests, slow decisions, slow loads and simultaneous acquires.
+  --stored-network The same as --stored, and the network fails as well.
   --help           Print this help.
 ";
 
@@ -30,13 +31,13 @@ struct Options {
     from: u64,
     seed: Option<u64>,
     model: Option<Model>,
-    stored: Option<NetworkFaults>,
+    stored: Option<Extent>,
 }
 
 impl Options {
     fn run(&self, seed: u64, traced: bool) -> Report {
         match self.stored {
-            Some(network) => run_stored(seed, network, traced),
+            Some(extent) => run_stored(seed, extent, traced),
             None => run(seed, self.model, traced),
         }
     }
@@ -67,8 +68,9 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             return Ok(None);
         }
         let stored = match name.as_str() {
-            "--stored" => Some(NetworkFaults::None),
-            "--stored-network" => Some(NetworkFaults::All),
+            "--stored-text" => Some(Extent::Text),
+            "--stored" => Some(Extent::Requests),
+            "--stored-network" => Some(Extent::Network),
             _ => None,
         };
         if stored.is_some() {

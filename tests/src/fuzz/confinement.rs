@@ -13,10 +13,33 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 const SECRET: &str = "the secret of this machine";
-const NAMES: [&str; 15] = [
-    "..", ".", "inside", "out", "up", "loop", "root", ".git", "new", "outside", "secret", "file", "HEAD",
-    "head", "bare",
+/// New names are at the end, so that old inputs keep their meaning as far as possible.
+const NAMES: [&str; 22] = [
+    "..",
+    ".",
+    "inside",
+    "out",
+    "up",
+    "loop",
+    "root",
+    ".git",
+    "new",
+    "outside",
+    "secret",
+    "file",
+    "HEAD",
+    "head",
+    "bare",
+    ".GIT",
+    ".git.",
+    ".g\u{200c}it",
+    "git~1",
+    ".envrc",
+    ".ENVRC ",
+    "x.code-workspace",
 ];
+/// Protected names, as a file system compares them that ignores case and invisible characters and has short names.
+const PROTECTED: [&str; 3] = [".git", ".envrc", "git~1"];
 
 /// The second and the third make their directory a git repository if they are its `HEAD`.
 const CONTENTS: [&str; 3] = ["written", "ref: refs/heads/main\n", "0123456789012345678901234567890123456789"];
@@ -95,6 +118,21 @@ impl World {
         path
     }
 
+    /// No file with a protected name was created, in any spelling.
+    fn check_names(&self, directory: &str, path: &Path) {
+        let Ok(entries) = fs::read_dir(self.directory.path().join(directory)) else { return };
+        for name in entries.flatten().map(|entry| entry.file_name().to_string_lossy().to_lowercase()) {
+            let visible = name.replace('\u{200c}', "");
+            let stored = visible.trim_end_matches(['.', ' ']);
+            let is_protected = PROTECTED.contains(&stored) || stored.ends_with(".code-workspace");
+            assert!(
+                !is_protected || (directory, &*name) == ("root", ".git"),
+                "{} is protected",
+                path.display()
+            );
+        }
+    }
+
     fn check(&self, path: &Path) {
         let list = |directory: &str| {
             let entries = fs::read_dir(self.directory.path().join(directory)).unwrap().flatten();
@@ -107,6 +145,7 @@ impl World {
         assert!(list("root/.git").is_empty(), "{} is protected", path.display());
         assert_eq!(list("root/bare"), ["HEAD", "objects", "refs"], "{} is in a repository", path.display());
         for directory in ["root", "root/inside", "root/new"] {
+            self.check_names(directory, path);
             let head =
                 fs::read_to_string(self.directory.path().join(directory).join("HEAD")).unwrap_or_default();
             assert!(head.is_empty() || head == CONTENTS[0], "{} makes a repository", path.display());

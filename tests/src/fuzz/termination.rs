@@ -1,5 +1,6 @@
 //! The reports of an agent's end.
 
+use acp_http_client::is_unsafe;
 use sandbox_agent_sdk::termination::{TerminationInfo, TerminationReport};
 use serde_json::Value;
 
@@ -35,7 +36,6 @@ pub(crate) fn termination(data: &[u8]) {
     let joined = again(&joined.into_info());
     for info in values.iter().filter_map(TerminationInfo::from_value).chain([joined]) {
         let shown = info.to_string();
-        let is_unsafe = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
         assert!(!shown.contains(is_unsafe), "a terminal acts on {shown:?}");
         assert_eq!(write(&again(&info)), write(&info), "an end changes when it is written and read");
         assert!(info.last_stderr_lines(5).len() <= 5);

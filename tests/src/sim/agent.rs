@@ -5,10 +5,17 @@ use std::sync::{Arc, atomic::Ordering};
 use serde_json::json;
 use tokio::time::{Duration, Instant};
 
-use super::server::{Caller, Running, Server};
+use super::{
+    ledger::GivenUp,
+    plan::Asking,
+    random::Random,
+    server::{Caller, Replay, Running, Server, Wanted},
+};
 
 /// How long an agent waits for an answer before it continues without.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long it waits where programs serve every request.
+const LONG_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs one turn.
 pub(super) fn run_turn(server: Arc<Server>, session: String, running: Arc<Running>, caller: Caller) {
@@ -43,6 +50,7 @@ async fn turn(
     caller: &Caller,
 ) -> Option<&'static str> {
     let mut random = server.world.random(&format!("turn {}", running.tag));
+    let mut asking = server.world.random(&format!("asking {}", running.tag));
     let long = running.tag.ends_with('L');
     let (count, pause) =
         if long { (60, 500) } else { (random.between(0, 6), random.pick(&[0, 1, 10, 100, 400])) };
@@ -57,8 +65,11 @@ async fn turn(
             break;
         }
         say(server, session, running);
-        if random.per_mille(if long { 10 } else { 100 }) {
-            ask(server, session, running).await;
+        let asks = random.per_mille(if long { 10 } else { 100 });
+        match server.world.plan.asking {
+            Some(rates) => ask_for(server, session, running, &mut asking, rates).await,
+            None if asks => ask(server, session, running, &[Wanted::Permission("write")]).await,
+            None => {}
         }
     }
     if !server.is_alive(caller.incarnation) {
@@ -80,15 +91,41 @@ fn say(server: &Server, session: &str, running: &Running) {
     server.save(session, "agent_message_chunk", &format!("u{index} "));
 }
 
-/// Asks for permission and waits for the answer, a cancel, or long enough.
-async fn ask(server: &Arc<Server>, session: &str, running: &Running) {
-    let tag = server.ask(session, "write", false);
-    let until = Instant::now() + ANSWER_TIMEOUT;
+/// Asks for what a turn needs: permission, or a file or two.
+async fn ask_for(
+    server: &Arc<Server>,
+    session: &str,
+    running: &Running,
+    random: &mut Random,
+    Asking { permissions, writes, .. }: Asking,
+) {
+    let rare = if running.tag.ends_with('L') { 6 } else { 1 };
+    if random.per_mille(permissions / rare) {
+        ask(server, session, running, &[Wanted::Permission("write")]).await;
+    }
+    if random.per_mille(writes / rare) {
+        let count = random.pick(&[1, 1, 2]);
+        ask(server, session, running, &[Wanted::Write; 2][..count]).await;
+    }
+}
+
+/// Sends requests and waits for the answers, a cancel, or long enough.
+async fn ask(server: &Arc<Server>, session: &str, running: &Running, wanted: &[Wanted<'_>]) {
+    let send = |wanted: &Wanted<'_>| server.ask(session, *wanted, Some(&running.tag));
+    let tags: Vec<String> = wanted.iter().map(send).collect();
+    let is_served = server.world.plan.asking.is_some();
+    let until = Instant::now() + if is_served { LONG_ANSWER_TIMEOUT } else { ANSWER_TIMEOUT };
     while Instant::now() < until && !running.cancelled.load(Ordering::Relaxed) {
-        if running.answers.lock().unwrap().contains(&tag) {
+        let is_answered = |tag: &String| running.answers.lock().unwrap().contains(tag);
+        if tags.iter().all(is_answered) {
             return;
         }
         let _ = tokio::time::timeout_at(until, running.wake.notified()).await;
+    }
+    if is_served {
+        let is_cancelled = running.cancelled.load(Ordering::Relaxed);
+        let why = if is_cancelled { GivenUp::Cancelled } else { GivenUp::TimedOut };
+        tags.iter().for_each(|tag| server.give_up(tag, why));
     }
 }
 
@@ -140,5 +177,25 @@ pub(super) fn load(server: Arc<Server>, caller: Caller, call: Option<u64>) {
             tokio::time::sleep(random.millis(5)).await;
         }
         server.respond(&caller, &Ok(json!({})));
+    });
+}
+
+/// Has the agent continue a session that it has stored, step by step.
+pub(super) fn replay(server: Arc<Server>, caller: Caller, replay: Replay, history: Vec<String>, step: u64) {
+    tokio::spawn(async move {
+        let mut random = server.world.random(&format!("replay {}", replay.session));
+        for message in history {
+            tokio::time::sleep(random.millis(step)).await;
+            if !server.is_alive(caller.incarnation) {
+                return;
+            }
+            server.replay(&replay.session, message);
+            server.check_owner(&replay);
+        }
+        tokio::time::sleep(random.millis(step)).await;
+        if server.is_alive(caller.incarnation) {
+            server.check_owner(&replay);
+            server.respond(&caller, &Ok(json!({})));
+        }
     });
 }

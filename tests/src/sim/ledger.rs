@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 /// A stream: of the connection, or of a session.
@@ -55,6 +56,47 @@ pub(super) struct RequestRecord {
     pub(super) replayed: bool,
     pub(super) dispatched: u32,
     pub(super) answered: u32,
+    /// The tag of the turn that it belongs to.
+    pub(super) turn: Option<String>,
+    /// The session of the agent, and its directory.
+    pub(super) session: String,
+    pub(super) directory: Option<String>,
+    /// Whether it has a file written; otherwise it asks for permission.
+    pub(super) writes: bool,
+    /// The programs that have executed it.
+    pub(super) executed: Vec<String>,
+    /// What the agent took as the response, and from which program.
+    pub(super) taken: Option<(String, Value)>,
+    /// The programs that decided it while they had a call about its session under way: they do not store that first.
+    pub(super) decided_early: BTreeSet<String>,
+    /// How the agent stopped waiting, if it did so without a response.
+    pub(super) given_up: Option<GivenUp>,
+    /// The program that owned its session for long while the agent waited in vain.
+    pub(super) left_by: Option<String>,
+}
+
+impl RequestRecord {
+    /// The id of the stored session, which names the directory of the agent's session.
+    pub(super) fn stored_session(&self) -> Option<String> {
+        Some(self.directory.as_deref()?.trim_start_matches('/').to_owned())
+    }
+}
+
+/// Why an agent does not wait for the response to its request any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GivenUp {
+    Cancelled,
+    TimedOut,
+    Restarted,
+}
+
+/// A program that owns a stored session.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) program: String,
+    pub(super) since: Instant,
+    /// How often the session was acquired.
+    pub(super) acquired: u32,
 }
 
 /// What a run has brought so far.
@@ -70,7 +112,11 @@ pub(super) struct Ledger {
     /// The directory that each session was created in, by the generation and its id: programs name it by the stored session.
     pub(super) directories: BTreeMap<(u32, String), String>,
     /// The program that owns each stored session.
-    pub(super) owners: BTreeMap<String, String>,
+    pub(super) owners: BTreeMap<String, Owner>,
+    /// The calls about stored sessions that programs have under way.
+    pub(super) under_way: BTreeMap<(String, String), u32>,
+    /// The programs that have ended.
+    pub(super) ended_programs: BTreeSet<String>,
     /// For each load, whether its program owned the stored session when the agent loaded it.
     pub(super) loads: Vec<bool>,
     /// The first event that each stream can bring to this client.
@@ -152,6 +198,18 @@ impl Ledger {
         let later = &self.emitted[turn.taken..];
         let generation = later.first().map(|event| event.generation);
         later.iter().any(|event| event.brought.is_some() && Some(event.generation) == generation)
+    }
+
+    /// The program that owns a stored session and has not ended, since when, and how often the session was acquired.
+    pub(super) fn owner(&self, session: &str) -> Option<&Owner> {
+        self.owners.get(session).filter(|owner| !self.ended_programs.contains(&owner.program))
+    }
+
+    /// A program owns a stored session from now on, or none does.
+    pub(super) fn own(&mut self, session: &str, program: &str) {
+        let acquired = self.owners.get(session).map_or(0, |owner| owner.acquired) + 1;
+        let owner = Owner { program: program.to_owned(), since: Instant::now(), acquired };
+        self.owners.insert(session.to_owned(), owner);
     }
 
     /// The client lost a stream for good, and said so.

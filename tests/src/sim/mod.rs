@@ -20,4 +20,4 @@ mod world;
 
 pub use plan::Model;
 pub use run::{Report, run};
-pub use stored::{NetworkFaults, run_stored};
+pub use stored::{Extent, run_stored};

@@ -104,6 +104,17 @@ pub(super) struct Memory {
     pub(super) remembers: bool,
 }
 
+/// What agents ask for, and how long a load takes, where programs serve every request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asking {
+    /// How often an agent asks for permission behind an update, in a thousand.
+    pub(super) permissions: u64,
+    /// How often it has files written.
+    pub(super) writes: u64,
+    /// The most that a step of a load takes, in milliseconds.
+    pub(super) load: u64,
+}
+
 /// Everything that is decided before a run begins.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -132,6 +143,8 @@ pub(super) struct Plan {
     pub(super) subscriber: usize,
     /// What the agent does with sessions that it had before, where several programs share sessions.
     pub(super) memory: Option<Memory>,
+    /// What agents ask for, where programs serve every request.
+    pub(super) asking: Option<Asking>,
 }
 
 impl Plan {
@@ -188,6 +201,7 @@ impl Plan {
             subscriber: if !calm && random.per_mille(60) { 2000 } else { 64 << 20 },
             calm,
             memory: None,
+            asking: None,
         }
     }
 

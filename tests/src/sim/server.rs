@@ -1,5 +1,6 @@
 //! A model of a server: streams with replay buffers, sessions, restarts.
 
+mod requests;
 mod sessions;
 mod streams;
 
@@ -15,14 +16,19 @@ use tokio::{
 };
 
 pub(super) use self::{
-    sessions::Running,
+    requests::Wanted,
+    sessions::{Replay, Running},
     streams::{Cursor, Next},
 };
 use self::{
     sessions::{Saved, Session},
     streams::Channel,
 };
-use super::{ledger::StreamKey, plan::Model, world::World};
+use super::{
+    ledger::{GivenUp, StreamKey},
+    plan::Model,
+    world::World,
+};
 
 /// What a POST is answered with.
 #[derive(Debug)]
@@ -130,7 +136,7 @@ impl Server {
     pub(super) fn fill_backlog(&self) {
         for n in 0..self.world.plan.backlog {
             if n % 4 == 1 {
-                self.ask("x0", &format!("old{n}"), true);
+                self.ask("x0", Wanted::Permission(&format!("old{n}")), None);
             } else {
                 self.update("x0", None);
             }
@@ -152,7 +158,9 @@ impl Server {
         state.up = false;
         state.incarnation += 1;
         state.slots.clear();
-        state.open.clear();
+        for (_, tag) in std::mem::take(&mut state.open).into_values() {
+            ledger.requests.entry(tag).or_default().given_up = Some(GivenUp::Restarted);
+        }
         let mut ended = Vec::new();
         for session in state.sessions.values_mut() {
             ended.extend(session.running.take().map(|running| (running.tag.clone(), running.caller.clone())));
@@ -218,7 +226,7 @@ impl Server {
         }
         let Some(method) = method else {
             drop(state);
-            self.answer(message);
+            self.answer(message, headers.program.as_deref().unwrap_or_default());
             return accepted();
         };
         let session = message["params"]["sessionId"].as_str().map(str::to_owned);

@@ -35,6 +35,7 @@ rows! {
     login::a_key_is_enough_to_log_in
     login::a_wrong_key_is_reported
     login::a_missing_key_is_reported
+    login::authenticate_logs_in_by_a_key
     turns::two_thousand_chunks_come_in_order_before_the_outcome
     turns::thoughts_are_reported_as_thoughts
     turns::an_image_reaches_the_model
@@ -44,13 +45,16 @@ rows! {
     permissions::a_subscriber_allows_a_command
     permissions::a_subscriber_refuses_a_command
     permissions::a_permission_handler_decides
+    permissions::a_policy_function_decides
     permissions::the_reader_of_a_turn_decides
+    permissions::a_command_is_rejected_if_nobody_decides
     permissions::bypass_runs_a_command_unasked
     permissions::deny_runs_no_command
     permissions::accept_edits_allows_a_file_and_asks_for_a_command
     files::a_new_file_shows_its_diff
     files::an_edit_shows_its_diff
     files::confined_files_serve_the_agent
+    files::confined_files_serve_a_read
     files::terminals_are_offered
     tools::a_tool_server_is_used
     cancel::an_immediate_cancel_withdraws_the_prompt

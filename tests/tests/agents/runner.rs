@@ -103,6 +103,7 @@ fn is_requested() -> bool {
 /// Runs the cells of a plan.
 pub(crate) async fn run(plan: Plan) -> ExitCode {
     tally::check();
+    page::check_lines();
     if !plan.write {
         page::check();
     }
@@ -123,6 +124,13 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     if cells.is_empty() && plan.all {
         println!("no cell has all of these words in its name: {}", plan.words.join(" "));
         return ExitCode::FAILURE;
+    }
+    if cells.is_empty() {
+        println!(
+            "0 cells with real agents: none has all of these words in its name: {}",
+            plan.words.join(" ")
+        );
+        return ExitCode::SUCCESS;
     }
     let node = match prepare(&cells).await {
         Ok(node) => node,
@@ -205,8 +213,8 @@ fn progress(result: &Report, done: usize, total: usize, elapsed: Duration) {
         let filled = width * done / total.max(1);
         let left = elapsed.as_secs() * (total - done) as u64 / done.max(1) as u64;
         let bar = format!("{}{}", "█".repeat(filled), "░".repeat(width - filled));
-        // A failure to draw the bar is ignored.
-        let _ = write!(terminal, "\r{bar} {done}/{total}, about {left} s left\r");
+        // The rest of an earlier, longer line is erased. A failure to draw the bar is ignored.
+        let _ = write!(terminal, "\r{bar} {done}/{total}, about {left} s left\x1b[K\r");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counts the prompts that a client sends.
+//! Counts messages that a client sends.
 
 use std::{
     pin::Pin,
@@ -12,41 +12,46 @@ use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::watch;
 
-/// Sends requests as the client does by default, and counts the prompts among them.
+/// Sends requests as the client does by default, and counts those with a text.
 #[derive(Clone)]
-pub(crate) struct SentPrompts {
+pub(crate) struct Sent {
     http: reqwest::Client,
+    text: &'static str,
     count: watch::Sender<usize>,
 }
 
-impl Default for SentPrompts {
-    fn default() -> Self {
+impl Sent {
+    /// Counts the requests that contain a text.
+    pub(crate) fn with(text: &'static str) -> Self {
         let http = http_client_builder().build().expect("an HTTP client");
-        Self { http, count: watch::Sender::new(0) }
+        Self { http, text, count: watch::Sender::new(0) }
     }
-}
 
-impl SentPrompts {
-    /// How many prompts the client has handed over to the network.
+    /// Counts the prompts.
+    pub(crate) fn prompts() -> Self {
+        Self::with(r#""session/prompt""#)
+    }
+
+    /// How many of them the client has handed over to the network.
     pub(crate) fn count(&self) -> usize {
         *self.count.borrow()
     }
 
-    /// Waits until the client has handed over this many prompts.
+    /// Waits until the client has handed over this many.
     pub(crate) async fn reached(&self, count: usize) {
         // The sender lives as long as this value.
         let _ = self.count.subscribe().wait_for(|now| *now >= count).await;
     }
 }
 
-impl HttpSender for SentPrompts {
+impl HttpSender for Sent {
     fn send(
         &self,
         mut request: reqwest::Request,
     ) -> BoxFuture<'static, Result<reqwest::Response, HttpSendError>> {
         if let Some(body) = request.body_mut() {
             let inner = std::mem::take(body);
-            *body = reqwest::Body::wrap(Watched { inner, count: self.count.clone() });
+            *body = reqwest::Body::wrap(Watched { inner, text: self.text, count: self.count.clone() });
         }
         let sending = self.http.execute(request);
         Box::pin(async move { sending.await.map_err(|error| HttpSendError::Lost(Arc::new(error))) })
@@ -56,6 +61,7 @@ impl HttpSender for SentPrompts {
 /// The body of a request, which is read when it is sent.
 struct Watched {
     inner: reqwest::Body,
+    text: &'static str,
     count: watch::Sender<usize>,
 }
 
@@ -69,7 +75,7 @@ impl Body for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, reqwest::Error>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
         let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        if data.is_some_and(|data| String::from_utf8_lossy(data).contains(r#""session/prompt""#)) {
+        if data.is_some_and(|data| String::from_utf8_lossy(data).contains(self.text)) {
             self.count.send_modify(|count| *count += 1);
         }
         Poll::Ready(frame)

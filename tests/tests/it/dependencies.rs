@@ -27,7 +27,8 @@ const OPTIONAL: [&str; 9] = [
     "native-tls v",
 ];
 
-/// The folders of the SDK that are always compiled.
+/// The folders of the core. `tools` is not one of them, although its traits are compiled without features: the core does
+/// not name it.
 const CORE: [&str; 6] = ["client", "convert", "control", "error", "requests", "usage"];
 /// The features and the modules of its optional parts.
 const FEATURES: [&str; 8] =

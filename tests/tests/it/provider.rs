@@ -1,7 +1,7 @@
 //! Sandboxes of providers: on this machine, in bubblewrap, and in containers of a recorded engine.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,6 +198,68 @@ async fn a_bubblewrap_sandbox_has_this_machines_network_or_none() {
     assert_eq!(within("the end of the terminal", end).await, Some(6));
     within("destroying", alone.destroy()).await.unwrap();
     within("destroying", shared.destroy()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_port_of_a_sandbox_without_a_network_is_closed_when_its_server_ends() {
+    let Some((shared, folders)) = bubblewrap().await else { return };
+    within("destroying", shared.destroy()).await.unwrap();
+    let program = released(VERSION).await.unwrap();
+    let provider = BubblewrapProvider::new(program, folders.homes.path()).without_network();
+    let id = within("starting", provider.start()).await.unwrap();
+    let url = provider.endpoint(&id).await.unwrap().url;
+    let address = url.strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
+    let listens = || std::net::TcpStream::connect(&address).is_ok();
+    assert!(listens());
+    assert!(std::process::Command::new("kill").args(["-9", &id]).status().unwrap().success());
+    eventually("the end of the relay", || !listens()).await;
+    within("destroying", provider.destroy(&id)).await.unwrap();
+}
+
+/// The directory with everything that the test below needs in its own process.
+const UNPRIVILEGED: &str = "SDK_TESTS_UNPRIVILEGED";
+
+#[tokio::test]
+async fn a_sandbox_without_a_network_needs_no_privileges() {
+    let Some(program) = released(VERSION).await else { return };
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if !is_root || std::process::Command::new("setpriv").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root and setpriv");
+        say_not_run("it takes the superuser and setpriv");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let own = |path: &Path, mode| {
+        chown(path, Some(65534), Some(65534)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    for (from, name) in [(program, "server"), (std::env::current_exe().unwrap(), "test")] {
+        fs::copy(from, folder.path().join(name)).unwrap();
+        own(&folder.path().join(name), 0o700);
+    }
+    own(folder.path(), 0o700);
+    let mut command = tokio::process::Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(folder.path().join("test"));
+    command.args(["--exact", "provider::without_privileges", "--nocapture"]);
+    command.env(UNPRIVILEGED, folder.path()).current_dir(folder.path()).kill_on_drop(true);
+    let output = within("the test as another user", command.output()).await.unwrap();
+    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("CONNECTED as 65534"), "{said}{why}");
+}
+
+/// A part of the test above, in a process of a user without privileges.
+#[tokio::test]
+async fn without_privileges() {
+    let Some(folder) = std::env::var_os(UNPRIVILEGED).map(PathBuf::from) else { return };
+    let provider = BubblewrapProvider::new(folder.join("server"), folder.join("homes")).without_network();
+    let sandbox = within("starting", SandboxAgentClient::with_provider(provider).start()).await.unwrap();
+    let interfaces = run(&sandbox, "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '").await.stdout;
+    assert_eq!(interfaces, "lo\n");
+    let settings =
+        run(&sandbox, "(: >> /proc/sys/kernel/hostname) 2>/dev/null && echo WRITTEN; unshare -U true").await;
+    assert!(!settings.is_success() && settings.stdout.is_empty(), "{settings:?}");
+    println!("CONNECTED as {}", run(&sandbox, "id -u").await.stdout);
+    within("destroying", sandbox.destroy()).await.unwrap();
 }
 
 #[tokio::test]

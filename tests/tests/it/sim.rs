@@ -1,7 +1,7 @@
 //! The client in the simulator: a seed that breaks an invariant is replayed by
 //! `cargo run --release -p sdk-tests --bin simulate -- --seed SEED --dialect NAME`.
 
-use sdk_tests::sim::{Model, NetworkFaults, run, run_stored};
+use sdk_tests::sim::{Extent, Model, run, run_stored};
 
 /// How many seeds each dialect gets.
 const SEEDS: u64 = 600;
@@ -30,14 +30,19 @@ const FOUND: [(Model, u64); 12] = [
     (Model::Early, 60_047_589),
 ];
 
-/// How many seeds the stored sessions of several programs get.
-const STORED_SEEDS: u64 = 120;
+/// How many seeds the stored sessions of several programs get: with text, and with every request of the agent.
+const STORED_SEEDS: u64 = 80;
+const REQUEST_SEEDS: u64 = 30;
 
 /// Seeds beyond those that broke an invariant of stored sessions once: a turn whose session was replaced, an end that
 /// was read and not stored, an update between a prompt that was never sent and the next owner, a restart that nobody had
 /// seen, a session that was created before anything was read, a restart that was found while another process had given the
 /// server before it a higher number, a restart whose stream ends before the position of a session.
 const FOUND_STORED: [u64; 8] = [252, 795, 1_315, 1_463, 1_575, 1_636, 1_854, 2_949];
+
+/// Seeds beyond those that broke an invariant of agent requests once: a request that arrives while its session is acquired
+/// by several programs, one that the store confirms after its turn, an answer that is decided after its turn.
+const FOUND_REQUESTS: [u64; 5] = [95, 128, 138, 149, 337];
 
 fn simulate(model: Model) {
     for seed in 0..SEEDS {
@@ -91,7 +96,15 @@ fn a_seed_is_the_same_run_each_time() {
 #[test]
 fn programs_that_share_stored_sessions_lose_repeat_and_mix_up_nothing() {
     for seed in (0..STORED_SEEDS).chain(FOUND_STORED) {
-        let report = run_stored(seed, NetworkFaults::None, false);
+        let report = run_stored(seed, Extent::Text, false);
+        assert_eq!(report.violations, [""; 0], "seed {seed}: simulate --stored-text --seed {seed}");
+    }
+}
+
+#[test]
+fn programs_that_share_stored_sessions_execute_each_request_once_and_store_each_answer() {
+    for seed in (0..REQUEST_SEEDS).chain(FOUND_REQUESTS) {
+        let report = run_stored(seed, Extent::Requests, false);
         assert_eq!(report.violations, [""; 0], "seed {seed}: simulate --stored --seed {seed}");
     }
 }

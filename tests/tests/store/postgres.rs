@@ -163,7 +163,7 @@ async fn every_query_has_an_index_to_use() {
     }
     let position = StreamPosition { incarnation: 1, offset: 1, fingerprint: Default::default() };
     let mut patch = RecordPatch::default();
-    patch.caught_up = true;
+    patch.caught_up = Some(true);
     for _ in 0..2 {
         let scanned_to = ScannedTo { owner: "p".to_owned(), endpoint: "e".to_owned(), position };
         let ended = event(2, 1).turn_id("t").rpc_id("r");

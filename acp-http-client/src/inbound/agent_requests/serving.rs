@@ -28,7 +28,7 @@ const MAX_UPLOADS: u32 = 3;
 /// The name of the application's code in logs.
 const HANDLER: &str = "agent request handler";
 
-/// Passes a request to the handler: to its queue if it has one, and else on a task of its own.
+/// Passes a request to the handler: to its queue if it has one, otherwise in a separate task.
 pub(in crate::inbound) fn dispatch(
     core: &Arc<Core>,
     event_id: Option<EventId>,

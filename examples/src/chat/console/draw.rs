@@ -8,8 +8,9 @@ use crate::chat::screen::Picture;
 
 /// After how many seconds without an update the time since the last one is shown beside the spinner.
 const LONG: u64 = 2;
-/// How many rows a request of the agent takes at most, without the user's line.
-const CARD_ROWS: usize = 20;
+/// How many rows of the screen a request of the agent leaves to everything else: the status line, a queued line, the
+/// user's line, and the row that scrolls.
+const OTHER_ROWS: usize = 4;
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
@@ -18,8 +19,7 @@ impl Console {
         let width = self.screen.width();
         let spinner = SPINNER[self.ticks % SPINNER.len()];
         let mut rows = self.view.moving(spinner);
-        let asked = self.asks.card();
-        rows.extend(asked.iter().flat_map(|line| line.wrapped(width - 1)).take(CARD_ROWS));
+        rows.extend(self.asks.card(width - 1, self.screen.height().saturating_sub(OTHER_ROWS)));
         rows.extend(self.status(spinner));
         rows.extend(self.queue.iter().map(|line| Line::new(Style::Dim, &format!("  then: {line}"))));
         let (line, column) = self.asks.input(width).unwrap_or_else(|| self.editor.view("› ", width));

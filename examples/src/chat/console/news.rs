@@ -115,13 +115,11 @@ impl Console {
             Err(error) => {
                 self.view.put(self.talk.failure(&what, &error));
                 self.queue.clear();
-                match (error.termination(), self.talk.session_id()) {
-                    (Some(end), None) => self.view.put(card::crash(end)),
-                    (Some(_), Some(_)) => self.talk.dead = true,
-                    _ => {}
-                }
                 if self.talk.session_id().is_none() {
                     self.leave = Some(Exit::NotStarted);
+                } else if error.termination().is_some() {
+                    self.talk.dead = true;
+                    self.view.put([card::restart_hint()]);
                 }
             }
         }
@@ -129,8 +127,12 @@ impl Console {
     }
 
     pub(super) fn next_in_queue(&mut self) {
-        if let Some(text) = self.resend.take().filter(|_| !self.talk.dead) {
-            self.prompt(text);
+        match self.resend.take() {
+            Some(text) if !self.talk.dead => self.prompt(text),
+            // The agent could not be restarted: the user can send the text again.
+            Some(text) if self.editor.is_empty() => self.editor.insert(&text),
+            Some(text) => self.view.put([Line::new(Style::Warn, &format!("! not sent: {text}"))]),
+            None => {}
         }
         while !self.is_busy() && self.leave.is_none() {
             let Some(line) = self.queue.pop_front() else { return };

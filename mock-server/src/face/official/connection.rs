@@ -62,15 +62,15 @@ impl Connections {
             running: OnceCell::new(),
             state: Mutex::new(state),
         });
-        let outlet = {
+        let sink = {
             let connection = Arc::downgrade(&connection);
-            self.core.outlet(move |output| {
+            move |output| {
                 if let Some(connection) = connection.upgrade() {
                     connection.output(output);
                 }
-            })
+            }
         };
-        let running = recipe.launch(outlet).await.ok()?;
+        let running = self.core.launch(&*recipe, sink).await.ok()?;
         let running = connection.running.get_or_init(|| std::future::ready(running)).await;
         self.lock().insert(connection.id.clone(), Arc::clone(&connection));
         // The exit of a dead agent drops the waiter.

@@ -95,7 +95,7 @@ async fn ask(table: &Table, entry: &Entry, message: Value, echo: Echo) -> Result
     }
     match entry.line.exit() {
         Some(exit) => Err(died(&entry.agent, &exit)),
-        None => Err(Problem::timeout("agent did not answer in time")),
+        None => Err(Problem::timeout("agent did not respond within the timeout")),
     }
 }
 
@@ -146,9 +146,17 @@ async fn close(State(table): State<Arc<Table>>, Path(server): Path<String>) -> S
         entry.line.exited().await;
         return StatusCode::NO_CONTENT;
     }
+    // The agent ends although the client may give up this request.
+    table.core.background.spawn(end(Arc::clone(&entry)));
+    entry.line.exited().await;
+    StatusCode::NO_CONTENT
+}
+
+/// Closes the input of an agent, and terminates the agent if it does not exit.
+async fn end(entry: Arc<Entry>) {
     entry.running.close_input();
     if tokio::time::timeout(EXIT_LIMIT, entry.line.exited()).await.is_err() {
-        entry.running.kill();
+        entry.running.terminate();
+        entry.line.exited().await;
     }
-    StatusCode::NO_CONTENT
 }

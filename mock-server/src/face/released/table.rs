@@ -90,9 +90,9 @@ impl Table {
         let recipe = self.core.recipe(agent).ok_or_else(|| Problem::unsupported_agent(agent))?;
         let number = self.entries.fetch_add(1, Ordering::SeqCst);
         let line = Arc::new(Line::new(self.core.new_log()));
-        let outlet = {
+        let sink = {
             let (line, orphans) = (Arc::clone(&line), Arc::downgrade(&self.orphans));
-            self.core.outlet(move |output| {
+            move |output| {
                 let exits = matches!(output, Output::Exited(_));
                 line.output(output);
                 if exits && let Some(orphans) = orphans.upgrade() {
@@ -101,11 +101,10 @@ impl Table {
                     drop(orphans);
                     drop(gone);
                 }
-            })
+            }
         };
-        let running = recipe
-            .launch(outlet)
-            .await
+        let launched = self.core.launch(&*recipe, sink).await;
+        let running = launched
             .map_err(|error| Problem::stream_error(format!("failed to start agent process: {}", error.0)))?;
         let orphans = Arc::clone(&self.orphans);
         let created_at = now();

@@ -1,4 +1,4 @@
-//! Items of a queue that their readers do not get yet.
+//! Items of a queue that are not delivered to their readers yet.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;

@@ -45,11 +45,12 @@ impl fmt::Display for RestoredBy {
 pub struct Restored {
     /// How the session was restored.
     pub by: RestoredBy,
-    /// The number of stored prompts that are missing from the history that the agent replayed. An agent that loads a
-    /// session and replays nothing no longer has any of them. `None` if the agent was not asked to replay the session,
-    /// or does not replay prompts.
+    /// The number of stored prompts that are missing from the history that the agent replayed. If an agent loads the
+    /// session and replays nothing, all of them are missing. `None` if the client did not request a replay, or if the
+    /// agent does not replay prompts.
     pub unknown_prompts: Option<u64>,
-    /// The number of stored answers that are missing from that history. `None` if the agent does not replay answers,
-    /// or `unknown_prompts` is `None`.
+    /// The number of stored turns whose agent messages are missing from that history.
+    ///
+    /// `None` if the agent does not replay its messages, or `unknown_prompts` is `None`.
     pub unknown_answers: Option<u64>,
 }

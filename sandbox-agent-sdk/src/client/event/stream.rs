@@ -10,11 +10,11 @@ use super::{Event, Queue};
 
 /// A subscription to the events of a client or of one session.
 ///
-/// Each subscriber has its own budget. A subscriber that falls behind receives [`Event::Lagged`] in place of the
+/// Each subscriber has its own budget. A subscriber that falls behind receives [`Event::Lagged`] instead of the
 /// dropped events and never slows down others. A subscription stays valid when the client disconnects and connects
 /// again.
 #[derive(Debug)]
-#[must_use = "a subscription that is not read only counts what it misses"]
+#[must_use = "an unread subscription only counts the events that it misses"]
 pub struct Events {
     queue: Arc<Queue<Event>>,
 }
@@ -24,12 +24,12 @@ impl Events {
         Self { queue }
     }
 
-    /// Makes this subscription decide agent requests: permission requests and questions wait for its answer.
+    /// Makes this subscription decide agent requests: permission requests and questions wait for its response.
     ///
     /// A request is cancelled when the last deciding subscription drops it. Other subscriptions, such as a log,
-    /// receive requests but do not decide them. Requests are refused at once if there is no policy, no
-    /// [handler](crate::ClientOptions::permission_handler), no deciding subscription and no turn that is read with
-    /// [`next_event`](crate::Turn::next_event).
+    /// receive requests but do not decide them. If there is neither a deciding subscription nor a turn that is read
+    /// with [`next_event`](crate::Turn::next_event), questions are cancelled immediately. Permission requests are then
+    /// rejected immediately, unless the policy or a [handler](crate::ClientOptions::permission_handler) decides them.
     pub fn deciding(self) -> Self {
         self.queue.set_deciding(true);
         self

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use acp_http_client as wire;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
-use super::EventLoop;
+use super::{EventLoop, Shared};
 use crate::client::deadline::deadline_after;
+use crate::client::hub::{Hub, SessionEnd};
 use crate::convert::termination::TerminationReport;
 use crate::{ConnectionState, Error, TerminationInfo};
 
@@ -21,8 +23,8 @@ pub(in crate::client) struct Exit {
     answered: bool,
     pub(super) deadline: Option<Instant>,
     waiting: Vec<oneshot::Sender<TerminationInfo>>,
-    /// The sessions that ended with it, once that is published.
-    published: Option<Vec<Arc<str>>>,
+    /// The ends of the sessions that ended with it, once they are published.
+    published: Option<Vec<SessionEnd>>,
     /// Whether all details are known, or no longer awaited.
     is_finished: bool,
 }
@@ -87,11 +89,45 @@ impl EventLoop {
         let Some(report) = report else { return };
         let info = report.clone().into_info();
         self.shared.set_ended(info.clone());
-        self.hub.complete_ends(&published.unwrap_or_default(), &report);
+        let ends = published.unwrap_or_default();
+        self.hub.complete_ends(&ends, &report);
         for reply in waiting {
             // The caller may be gone.
             let _ = reply.send(info.clone());
         }
-        self.wire.control().end(Error::ended(None, info, true));
+        let posts = self.wire.control().end_keeping_posts(Error::ended(None, info, true));
+        if !report.has_stderr() && self.shared.in_flight.load(Ordering::Acquire) > 0 {
+            let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
+            let late = LateDetails { hub, shared, ends, report, timeout: self.late_details };
+            self.late.spawn(late.read(posts));
+        }
+    }
+}
+
+/// The details of an agent's end that a server reports after the pending calls have failed.
+struct LateDetails {
+    hub: Arc<Hub>,
+    shared: Arc<Shared>,
+    ends: Vec<SessionEnd>,
+    report: TerminationReport,
+    timeout: Duration,
+}
+
+impl LateDetails {
+    /// Waits for the first report with stderr output, and publishes it.
+    async fn read(self, mut posts: wire::OpenPosts) {
+        let report = async {
+            loop {
+                let (_, error) = posts.next_failure().await;
+                let report = TerminationReport::from_wire_error(&error);
+                if let Some(report) = report.filter(TerminationReport::has_stderr) {
+                    return report;
+                }
+            }
+        };
+        let Ok(late) = tokio::time::timeout_at(deadline_after(self.timeout), report).await else { return };
+        let report = self.report.merge(late);
+        self.shared.set_ended(report.clone().into_info());
+        self.hub.complete_ends(&self.ends, &report);
     }
 }

@@ -1,4 +1,4 @@
-//! How sessions end, and begin again.
+//! How sessions end, and are opened again.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -118,16 +118,13 @@ impl Hub {
         report: TerminationReport,
         at: Option<Numbered<'_>>,
     ) -> TerminationInfo {
-        let (info, is_over) = self.end_in(&mut self.lock(), id, report, at);
-        if is_over {
-            self.notify_end(id);
-        }
-        info
+        let end = self.end_in(&mut self.lock(), id, report, at);
+        self.notify(end).termination
     }
 
     /// The call that loads or resumes a session reports its end. If it had ended before, this is another end.
     pub(in crate::client) fn end_again(&self, id: &str, report: TerminationReport) -> TerminationInfo {
-        let (info, is_over) = {
+        let end = {
             let mut state = self.lock();
             let session = state.session(id);
             if std::mem::take(&mut session.past_end) {
@@ -135,49 +132,62 @@ impl Hub {
             }
             self.end_in(&mut state, id, report, None)
         };
-        if is_over {
-            self.notify_end(id);
+        self.notify(end).termination
+    }
+
+    fn notify(&self, end: SessionEnd) -> SessionEnd {
+        if end.is_over {
+            self.notify_end(&end.id);
         }
-        info
+        end
     }
 
     /// Ends a session and publishes the end, in one step: otherwise a session that is revived in between would end
-    /// again for its subscribers. Returns how it ended, and whether listeners must be notified.
+    /// again for its subscribers. A later report of the same end adds the details that the first one lacks.
     fn end_in(
         &self,
         state: &mut State,
         id: &str,
         report: TerminationReport,
         at: Option<Numbered<'_>>,
-    ) -> (TerminationInfo, bool) {
+    ) -> SessionEnd {
+        let end = |number, termination, is_over| SessionEnd { id: id.into(), number, termination, is_over };
         if !state.sessions.contains_key(id) {
-            if id.len() > self.longest_id {
-                return (report.into_info(), false);
-            }
-            if !state.remembers_unknown() {
+            let is_too_long = id.len() > self.longest_id;
+            if is_too_long || !state.remembers_unknown() {
                 let info = report.into_info();
-                self.publish_in(state, &ended_event(id, &info, Origin::Live), at);
-                return (info, false);
+                if !is_too_long {
+                    self.publish_in(state, &ended_event(id, &info, Origin::Live), at);
+                }
+                return end(0, info, false);
             }
         }
         let session = state.known_or_unnamed(id);
-        if let Some(info) = &*session.ended.borrow() {
-            return (info.clone(), false);
+        let known = session.ended.borrow().clone();
+        if let Some(known) = known {
+            let number = session.ends;
+            let info = TerminationReport::from_info(known.clone()).with_details(report).into_info();
+            if info != known {
+                session.ended.send_replace(Some(info.clone()));
+                self.publish_in(state, &details_event(id, &info), at);
+            }
+            return end(number, info, false);
         }
         let requested = session.stop_requested;
         let report = if requested { report.merge(TerminationReport::requested()) } else { report };
         let info = report.into_info();
         session.ended.send_replace(Some(info.clone()));
+        session.ends += 1;
         session.open = false;
-        let is_over = session.is_over();
+        let (number, is_over) = (session.ends, session.is_over());
         state.usage.end_process(id);
         self.publish_in(state, &ended_event(id, &info, Origin::Live), at);
-        (info, is_over)
+        end(number, info, is_over)
     }
 
     /// Ends every session of this client that exists or that a call waits for, because the agent is gone. Returns them.
     /// A session that was only named does not end, because it may not exist.
-    pub(crate) fn end_all(&self, report: &TerminationReport) -> Vec<Arc<str>> {
+    pub(in crate::client) fn end_all(&self, report: &TerminationReport) -> Vec<SessionEnd> {
         let mut ids: Vec<Arc<str>> = {
             let state = self.lock();
             let there = |session: &SessionState| session.open || session.is_busy();
@@ -188,36 +198,56 @@ impl Hub {
             ours.map(|(id, _)| Arc::clone(id)).collect()
         };
         ids.sort();
-        for id in &ids {
-            self.end_session(id, report.clone());
-        }
-        ids
+        let end = |id: Arc<str>| {
+            let end = self.end_in(&mut self.lock(), &id, report.clone(), None);
+            self.notify(end)
+        };
+        ids.into_iter().map(end).collect()
     }
 
-    /// Publishes further details about the end of these sessions.
-    pub(in crate::client) fn complete_ends(&self, ids: &[Arc<str>], report: &TerminationReport) {
-        for id in ids {
+    /// Publishes further details about these ends. A session may have been opened again since: its state does not
+    /// change then.
+    pub(in crate::client) fn complete_ends(&self, ends: &[SessionEnd], report: &TerminationReport) {
+        for SessionEnd { id, number, termination: before, .. } in ends {
             let mut state = self.lock();
             let session = state.session(id);
-            let report = match session.stop_requested {
+            let report = match before.requested {
                 true => report.clone().merge(TerminationReport::requested()),
                 false => report.clone(),
             };
             let termination = report.into_info();
-            let completes = session.ended.borrow().as_ref().is_some_and(|known| *known != termination);
-            if completes {
-                session.ended.send_replace(Some(termination.clone()));
-                let ended = SessionEnded { session_id: id.to_string(), termination, origin: Origin::Live };
-                self.publish_in(&mut state, &Event::TerminationDetails(Box::new(ended)), None);
+            let is_last = session.ends == *number;
+            let known = session.ended.borrow().clone().filter(|_| is_last);
+            if known.as_ref().unwrap_or(before) == &termination {
+                continue;
             }
+            if known.is_some() {
+                session.ended.send_replace(Some(termination.clone()));
+            }
+            self.publish_in(&mut state, &details_event(id, &termination), None);
         }
     }
 }
 
+/// One end of a session.
+#[derive(Debug, Clone)]
+pub(in crate::client) struct SessionEnd {
+    id: Arc<str>,
+    /// Which of its ends this is.
+    number: u64,
+    termination: TerminationInfo,
+    /// Whether listeners must be notified.
+    is_over: bool,
+}
+
+fn details_event(id: &str, termination: &TerminationInfo) -> Event {
+    Event::TerminationDetails(Box::new(session_ended(id, termination, Origin::Live)))
+}
+
 pub(crate) fn ended_event(id: &str, info: &TerminationInfo, origin: Origin) -> Event {
-    Event::SessionEnded(Box::new(SessionEnded {
-        session_id: id.to_owned(),
-        termination: info.clone(),
-        origin,
-    }))
+    Event::SessionEnded(Box::new(session_ended(id, info, origin)))
+}
+
+fn session_ended(id: &str, info: &TerminationInfo, origin: Origin) -> SessionEnded {
+    SessionEnded { session_id: id.to_owned(), termination: info.clone(), origin }
 }

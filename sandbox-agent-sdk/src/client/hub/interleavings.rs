@@ -313,17 +313,17 @@ fn an_end_before_a_revival_is_published_before_it() {
 }
 
 #[test]
-fn details_of_an_end_before_a_revival_are_published_before_it() {
+fn details_of_an_end_do_not_end_a_session_that_is_open_again() {
     explore(SCHEDULES, || {
         let hub = Arc::new(Hub::new(LARGE));
         hub.name("s");
         hub.confirm("s");
-        hub.end_session("s", TerminationReport::default());
+        let ended = hub.end_all(&TerminationReport::default());
         let mut events = hub.subscribe();
         let completes = {
             let hub = Arc::clone(&hub);
             let report = TerminationReport::from_agent_exited(&json!({"success": false, "code": 7}));
-            thread::spawn(move || hub.complete_ends(&["s".into()], &report))
+            thread::spawn(move || hub.complete_ends(&ended, &report))
         };
         let revives = {
             let hub = Arc::clone(&hub);
@@ -333,11 +333,9 @@ fn details_of_an_end_before_a_revival_are_published_before_it() {
             })
         };
         join(vec![completes, revives]);
-        let last = std::iter::from_fn(|| events.try_next()).last();
-        assert!(
-            matches!(last, Some(Event::Update(_))),
-            "the session is active, and its last event is {last:?}"
-        );
+        let events: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+        let details = events.iter().filter(|event| matches!(event, Event::TerminationDetails(_))).count();
+        assert_eq!((details, hub.ended("s")), (1, None), "the session is active: {events:?}");
     });
 }
 

@@ -42,10 +42,14 @@ pub(super) struct SessionState {
     learned_bytes: usize,
     pub(super) missed: u64,
     pub(super) turn: Option<Arc<Queue<TurnItem>>>,
+    /// The prompts that wait until the turn has stopped, the oldest first.
+    pub(super) waiting: VecDeque<Arc<Queue<TurnItem>>>,
     /// Whether its prompt was sent. Earlier updates belong to an earlier turn.
     pub(super) is_prompted: bool,
     /// Whether the turn has an update.
     pub(super) has_updates: bool,
+    /// Whether chunks were dropped because their message began before the turn.
+    pub(super) has_late_chunks: bool,
     /// The messages of the turn, and those that began before it.
     pub(super) messages: Messages,
     /// The missing parts of the turn.
@@ -58,6 +62,8 @@ pub(super) struct SessionState {
     /// Whether its turn makes progress.
     pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
+    /// How often it has ended.
+    pub(super) ends: u64,
     /// How many calls are loading or resuming the session.
     pub(super) resuming: usize,
     /// How many of these calls load it.
@@ -95,8 +101,10 @@ impl SessionState {
             learned_bytes: 0,
             missed: 0,
             turn: None,
+            waiting: VecDeque::new(),
             is_prompted: false,
             has_updates: false,
+            has_late_chunks: false,
             messages: Messages::default(),
             turn_missed: Vec::new(),
             tool_calls: ToolCalls::default(),
@@ -104,6 +112,7 @@ impl SessionState {
             turn_state: watch::Sender::new(TurnState::Idle),
             progress: Arc::default(),
             ended: watch::Sender::new(None),
+            ends: 0,
             resuming: 0,
             loads: 0,
             replays_late: false,
@@ -189,16 +198,15 @@ impl SessionState {
         }
         let collected = matches!(event, Event::Update(update) if self.collect(update));
         let belongs = match event {
-            Event::Update(update) => self.messages.is_of_turn(update, self.is_prompted),
+            Event::Update(update) => self.is_of_turn(update),
             _ => true,
         };
-        self.has_updates |= belongs && matches!(event, Event::Update(_));
+        if let Event::Update(update) = event {
+            self.count(update, belongs);
+        }
         match (self.turn.as_ref().filter(|_| belongs), event) {
             (Some(turn), Event::Update(update)) => {
                 turn.push_held(TurnItem::Update(update.clone()), hold.cloned());
-                if matches!(update.kind(), UpdateKind::Unreadable { .. }) {
-                    self.turn_missing(Missed::Malformed);
-                }
             }
             (Some(turn), Event::Permission(_) | Event::Question(_)) if turn.is_deciding() => {
                 // A turn that was not read yet decides only if nothing else does.
@@ -212,7 +220,7 @@ impl SessionState {
                     _ => {}
                 }
             }
-            (None, Event::Update(_)) | (_, Event::SessionEnded(_))
+            (None, Event::Update(_)) | (_, Event::SessionEnded(_) | Event::TerminationDetails(_))
                 if self.subscribers.is_empty() && !collected =>
             {
                 self.store(event.clone(), hold.cloned());
@@ -220,6 +228,11 @@ impl SessionState {
             _ => {}
         }
         deciders
+    }
+
+    /// Whether an update belongs to the running turn. The result is the same if it is asked again.
+    pub(super) fn is_of_turn(&mut self, update: &Update) -> bool {
+        self.messages.is_of_turn(update, self.is_prompted)
     }
 
     /// The turn is over.
@@ -232,19 +245,57 @@ impl SessionState {
         self.is_prompted = false;
     }
 
+    /// The prompt of the turn is sent. What happened before does not concern the turn.
+    pub(super) fn send_prompt(&mut self) {
+        (self.is_prompted, self.has_updates, self.has_late_chunks) = (true, false, false);
+        self.turn_missed.clear();
+        // Agents may use the ids of earlier tool calls again.
+        self.tool_calls = ToolCalls::default();
+    }
+
     /// Records that updates are, or may be, missing at this point.
     pub(super) fn miss(&mut self, id: &str, missed: Missed) {
         let update = Update::missed(id, missed);
+        self.miss_in_turn(&update, missed);
+        self.histories.iter().for_each(|reader| reader.push(update.clone()));
+    }
+
+    /// Records what is missing in the turn, if its prompt was sent. A turn without a reader also reports it at its end.
+    fn miss_in_turn(&mut self, update: &Update, missed: Missed) {
+        if !self.is_prompted {
+            return;
+        }
         if let Some(turn) = &self.turn {
             turn.push(TurnItem::Update(update.clone()));
-            self.turn_missing(missed);
         }
-        self.histories.iter().for_each(|reader| reader.push(update.clone()));
+        self.turn_missing(missed);
     }
 
     fn turn_missing(&mut self, missed: Missed) {
         if self.turn_missed.len() < MISSED {
             self.turn_missed.push(missed);
+        }
+    }
+
+    /// Returns what is missing in the turn. If all its chunks were dropped, the agent may have used the id of an earlier
+    /// message again.
+    pub(super) fn missing(&self) -> Vec<Missed> {
+        let only_late = self.has_late_chunks && !self.has_updates;
+        self.turn_missed.iter().copied().chain(only_late.then_some(Missed::Unverified)).collect()
+    }
+
+    /// Counts an update for the turn.
+    fn count(&mut self, update: &Update, belongs: bool) {
+        let is_late = self.is_prompted && !belongs;
+        // Late chunks of a cancelled turn come first. A chunk of the same message behind an update of this turn is
+        // perhaps a part of this turn, by an agent that used the id again.
+        if is_late && self.has_updates && !std::mem::replace(&mut self.has_late_chunks, true) {
+            self.miss_in_turn(&Update::missed(update.session_id(), Missed::Unverified), Missed::Unverified);
+        }
+        self.has_late_chunks |= is_late;
+        self.has_updates |= belongs;
+        if belongs && matches!(update.kind(), UpdateKind::Unreadable { .. }) {
+            self.turn_missing(Missed::Malformed);
         }
     }
 

@@ -45,9 +45,15 @@ pub(super) struct State {
 
 impl State {
     /// Adds an entry to the logs that are read. Returns a hold if readers must not see it yet.
-    pub(super) fn log(&mut self, entry: &LogEntry) -> Option<Hold> {
+    pub(super) fn log(&mut self, entry: &LogEntry, is_of_turn: bool) -> Option<Hold> {
         self.logs.retain(|log| log.is_read());
-        self.logs.iter().fold(None, |hold, log| log.push(entry).or(hold))
+        self.logs.iter().fold(None, |hold, log| log.push(entry, is_of_turn).or(hold))
+    }
+
+    /// Whether an event belongs to the running turn of its session, if there is one.
+    pub(super) fn is_of_turn(&mut self, event: &Event) -> bool {
+        let Event::Update(update) = event else { return true };
+        self.sessions.get_mut(update.session_id()).is_none_or(|session| session.is_of_turn(update))
     }
 
     /// The hold on an event of a session that has no entry of its own in a log: it waits for the entries before it.

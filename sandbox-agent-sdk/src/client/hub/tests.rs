@@ -145,11 +145,21 @@ fn the_first_end_counts_until_the_session_is_opened_again() {
     let exit = |code: i64| TerminationReport::from_agent_exited(&json!({"success": false, "code": code}));
     assert_eq!(hub.end_session("s", exit(1)).exit_code, Some(1));
     assert_eq!(hub.end_session("s", exit(2)).exit_code, Some(1));
+    assert!(matches!(events.try_next(), Some(Event::SessionEnded(_))));
+    assert!(events.try_next().is_none(), "the second report adds nothing");
+    let report = TerminationReport::from_session_ended(&json!({"sessionId": "s", "data": {
+        "exitCode": 7, "requested": true, "stderr": {"tail": "boom"}}}));
+    hub.end_session("s", report.unwrap());
+    let details = events.try_next();
+    let Some(Event::TerminationDetails(details)) = details else { panic!("{details:?}") };
+    assert_eq!(details.termination.last_stderr_lines(5), ["boom"]);
+    assert_eq!((details.termination.exit_code, details.termination.requested), (Some(1), false));
+    assert_eq!(hub.ended("s"), Some(details.termination));
     hub.revive("s");
     assert_eq!(hub.ended("s"), None);
     hub.request_stop("s");
     assert!(!hub.end_session("s", exit(137)).is_crash());
-    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), 2);
+    assert_eq!(std::iter::from_fn(|| events.try_next()).count(), 1);
 }
 
 #[test]

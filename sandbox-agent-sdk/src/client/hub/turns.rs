@@ -8,7 +8,6 @@ use super::{Hub, Progress};
 use crate::client::event::{Class, Queue};
 use crate::client::session::TurnState;
 use crate::client::turn::TurnItem;
-use crate::convert::tool_calls::ToolCalls;
 use crate::event::TurnEnded;
 use crate::update::Missed;
 use crate::{DropPolicy, Event};
@@ -33,14 +32,22 @@ impl Hub {
         Arc::new(queue)
     }
 
-    /// Starts a turn if none is running, and returns the state before.
+    /// Starts a turn if none is running, and returns the state before. While a turn is being cancelled, and while an
+    /// earlier prompt waits for that, this one waits behind them: the state is then `Cancelling`.
     pub(in crate::client) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
         let session = state.session(id);
-        let before = *session.turn_state.borrow();
+        let mut before = *session.turn_state.borrow();
+        let first = session.waiting.front();
+        if before == TurnState::Idle && first.is_some_and(|first| !Arc::ptr_eq(first, queue)) {
+            before = TurnState::Cancelling;
+        }
+        if before == TurnState::Cancelling && !session.waiting.iter().any(|known| Arc::ptr_eq(known, queue)) {
+            session.waiting.push_back(Arc::clone(queue));
+        }
         if before == TurnState::Idle {
+            session.waiting.pop_front();
             session.turn = Some(Arc::clone(queue));
-            session.turn_missed.clear();
             session.is_prompted = false;
             session.progress.send_modify(Progress::begin);
             session.turn_state.send_replace(TurnState::Running);
@@ -48,13 +55,17 @@ impl Hub {
         before
     }
 
-    /// The prompt of the turn was sent: updates belong to the turn from now on. Agents may use the ids of earlier tool
-    /// calls again.
-    pub(in crate::client) fn prompt_sent(&self, id: &str) {
+    /// A prompt no longer waits for a turn to stop. The next one that waits may begin.
+    pub(in crate::client) fn stop_waiting(&self, id: &str, queue: &Arc<Queue<TurnItem>>) {
         let mut state = self.lock();
         let session = state.session(id);
-        (session.is_prompted, session.has_updates) = (true, false);
-        session.tool_calls = ToolCalls::default();
+        session.waiting.retain(|known| !Arc::ptr_eq(known, queue));
+        session.turn_state.send_modify(|_| ());
+    }
+
+    /// The prompt of the turn was sent: updates belong to the turn from now on.
+    pub(in crate::client) fn prompt_sent(&self, id: &str) {
+        self.lock().session(id).send_prompt();
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.
@@ -69,7 +80,7 @@ impl Hub {
 
     /// Returns what is missing in the running turn.
     pub(in crate::client) fn turn_missed(&self, id: &str) -> Vec<Missed> {
-        self.lock().session(id).turn_missed.clone()
+        self.lock().session(id).missing()
     }
 
     /// The reader of a turn does not decide requests. Returns those that waited for it.
@@ -114,6 +125,7 @@ impl Hub {
     pub(in crate::client) fn move_turn(&self, from: &str, to: &str, queue: &Arc<Queue<TurnItem>>) -> bool {
         let mut state = self.lock();
         if from == to {
+            state.session(to).progress.send_modify(Progress::begin);
             return true;
         }
         let old = state.session(from);
@@ -124,7 +136,6 @@ impl Hub {
             return false;
         }
         new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
-        new.turn_missed.clear();
         new.is_prompted = false;
         new.progress.send_modify(Progress::begin);
         new.turn_state.send_replace(before);

@@ -50,7 +50,7 @@ impl Opened {
         from: StreamPosition,
     ) -> Result<Self, Error> {
         if connection.kind() == ServerKind::ConnectionId {
-            return Err(Error::Unsupported { method: "reading the stream".to_owned() });
+            return Err(Error::Unsupported { method: "read the stream".to_owned() });
         }
         // The event at the position comes first, so that it can be compared.
         let (builder, requests) =
@@ -130,7 +130,7 @@ impl Opened {
     fn wire_ended(&self) -> Error {
         match self.wire.state().end_reason() {
             Some(wire::EndReason::StreamRefused(_)) => {
-                Error::Unsupported { method: "reading the stream".to_owned() }
+                Error::Unsupported { method: "read the stream".to_owned() }
             }
             _ => Error::NotConnected,
         }
@@ -164,7 +164,7 @@ impl Opened {
             return Ok(());
         }
         let source = Arc::new(std::io::Error::other("the stream was interrupted while it was read"));
-        Err(Error::ConnectionLost { what: "reading the stream".to_owned(), source })
+        Err(Error::ConnectionLost { what: "read the stream".to_owned(), source })
     }
 
     /// Keeps the latest requests, within the number that a connection may have open.

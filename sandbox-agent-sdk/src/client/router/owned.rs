@@ -4,8 +4,26 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::client::event_loop::Shared;
+use crate::client::hub::Hub;
+
+/// Determines the sessions whose agent requests are addressed to this client or were claimed by it.
+#[derive(Debug)]
+pub(in crate::client) struct Ownership {
+    pub(in crate::client) hub: Arc<Hub>,
+    pub(in crate::client) shared: Arc<Shared>,
+}
+
+impl Ownership {
+    /// Whether this client responds to the requests of a session. On an endpoint of its own it responds to all.
+    pub(in crate::client) fn has(&self, session: Option<&str>) -> bool {
+        let is_ours = |session| self.shared.owned.contains(session) || self.hub.has_pending_call(session);
+        !self.shared.is_shared || session.is_some_and(is_ours)
+    }
+}
+
 /// Counts the open requests that this client serves, by session. On a shared endpoint only these are cancelled when
-/// it disconnects.
+/// it disconnects or cancels a turn.
 #[derive(Debug, Default)]
 pub(in crate::client) struct OwnedSessions {
     /// Guards the counts; held for a look-up or a change.

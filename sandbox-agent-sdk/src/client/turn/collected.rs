@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::TurnOutcome;
@@ -13,7 +14,8 @@ use crate::update::{Missed, ToolCall};
 use crate::{Content, Error, Update, UpdateKind};
 
 /// Everything that an agent reported in a turn.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CollectedTurn {
     /// The agent's message.
@@ -31,7 +33,8 @@ pub struct CollectedTurn {
 }
 
 /// A change of a file that a tool call reported.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FileChange {
     /// The path of the file.
@@ -46,8 +49,8 @@ pub struct FileChange {
 
 /// A turn that failed or has missing parts, with everything that was received.
 ///
-/// [`Turn::collect_partial`](crate::Turn::collect_partial) returns it. As an [`Error`] it is the `source` if the turn
-/// failed, and otherwise, or if the turn reached a time limit, [`Error::IncompleteTurn`].
+/// [`Turn::collect_partial`](crate::Turn::collect_partial) returns it. `?` converts it to `source` if the turn failed. If
+/// updates are missing or a time limit was reached, it becomes [`Error::IncompleteTurn`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IncompleteTurn {
@@ -56,7 +59,7 @@ pub struct IncompleteTurn {
     /// The parts that are known to be missing. Updates that exceed
     /// [`Limits::turn`](crate::limits::Limits#structfield.turn) are [`Missed::Lagged`].
     pub missing: Vec<Missed>,
-    /// Why the turn failed, for example the time limit that it reached; `None` if the turn ended.
+    /// Why the turn failed, for example a time limit; `None` if the turn ended with missing updates.
     pub source: Option<Arc<Error>>,
 }
 
@@ -105,9 +108,9 @@ impl Collector {
         self.dropped += u64::from(!fits);
     }
 
-    /// Returns the length of the text so far.
-    pub(super) fn text_length(&self) -> usize {
-        self.collected.text.len()
+    /// Returns the lengths of the text and of the thoughts so far.
+    pub(super) fn lengths(&self) -> (usize, usize) {
+        (self.collected.text.len(), self.collected.thoughts.len())
     }
 
     /// Returns the turn, and what is missing of it because of the limit.
@@ -180,8 +183,8 @@ impl fmt::Display for IncompleteTurn {
                 f.write_str("the turn reached its deadline or idle timeout before it ended")
             }
             (Some(_), _) => f.write_str("the turn failed"),
-            (None, 1) => f.write_str("updates of the turn are missing in 1 place"),
-            (None, count) => write!(f, "updates of the turn are missing in {count} places"),
+            (None, 1) => f.write_str("updates of the turn are missing at 1 point"),
+            (None, count) => write!(f, "updates of the turn are missing at {count} points"),
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::update::Missed;
 use crate::{DropPolicy, Error};
 
 /// The error of servers for a prompt to a session that has ended. An agent may use the same words for another failure,
-/// so that a prompt whose turn has updates was executed.
+/// so that the prompt counts as not executed only if the server confirms the end.
 const ALREADY_ENDED: &str = "session already ended";
 
 /// Runs a turn, from its prompt to its end.
@@ -72,7 +72,9 @@ impl Drop for Free {
 impl Driver {
     pub(super) async fn run(mut self, mut dropped: oneshot::Receiver<()>, before: TurnState) {
         if before == TurnState::Cancelling {
-            match self.unsent(self.wait_for_cancel(&mut dropped)).await {
+            let waited = self.unsent(self.wait_for_cancel(&mut dropped)).await;
+            self.inner.hub.stop_waiting(&self.session, &self.queue);
+            match waited {
                 Ok(true) => {}
                 Ok(false) => return self.refuse(),
                 Err(late) => return self.settle(Err(late)),
@@ -82,18 +84,34 @@ impl Driver {
         self.settle(outcome);
     }
 
-    /// Waits, within a time limit, until the previous turn has stopped, and begins this one.
+    /// Waits, within a time limit, until the previous turn has stopped, and begins this one. If several prompts wait,
+    /// the first one begins.
     async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> bool {
         let limit = self.inner.options.timeouts.cancel;
         let mut state = self.inner.hub.watch_turn(&self.session);
-        let idle = tokio::time::timeout(limit, state.wait_for(|state| *state == TurnState::Idle));
-        let is_detached = self.inner.options.drop_policy == DropPolicy::Detach;
-        let is_idle = tokio::select! {
-            biased;
-            _ = dropped, if !is_detached => return false,
-            idle = idle => idle.is_ok_and(|idle| idle.is_ok()),
+        let begun = async {
+            loop {
+                state.mark_unchanged();
+                match self.inner.hub.begin_turn(&self.session, &self.queue) {
+                    TurnState::Idle => return true,
+                    TurnState::Running => return false,
+                    TurnState::Cancelling => {}
+                }
+                if state.changed().await.is_err() {
+                    return false;
+                }
+            }
         };
-        is_idle && self.inner.hub.begin_turn(&self.session, &self.queue) == TurnState::Idle
+        tokio::select! {
+            biased;
+            _ = dropped, if !self.is_detached() => false,
+            begun = tokio::time::timeout(limit, begun) => begun.unwrap_or(false),
+        }
+    }
+
+    /// Whether the turn continues after its reader was dropped.
+    fn is_detached(&self) -> bool {
+        self.inner.options.drop_policy == DropPolicy::Detach
     }
 
     /// Waits for a step before the prompt is sent, within the limits of the turn.
@@ -167,8 +185,10 @@ impl Driver {
         if self.limits.borrow().idle.is_some() {
             self.inner.hub.time_progress(&self.session);
         }
-        let progress = self.inner.hub.watch_progress(&self.session);
-        let (connection, request) = unsent(self.limits.clone(), progress, self.prepared()).await??;
+        let (connection, request) = match self.prepared_unless_stopped(dropped).await {
+            Err(Error::Withdrawn { .. }) => return Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            prepared => prepared?,
+        };
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, request, dropped).await;
         // Everything before the end belongs to the turn.
@@ -191,11 +211,14 @@ impl Driver {
             Err(Error::Rpc { error, .. })
                 if error.message.contains(ALREADY_ENDED) && !self.inner.hub.has_updates(&self.session) =>
             {
-                Err(self.already_ended(Error::Rpc { error, status: None, executed: false }).await)
+                Err(self.already_ended(Error::Rpc { error, status: None, executed: true }).await)
             }
             // The agent may have done a part of the work before it failed.
             Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
             Err(Error::LoginRequired(mut login)) => {
+                // The prompt is not sent again, but the next one finds the agent logged in. A login that fails does not
+                // change what is known about this prompt.
+                let _ = connection.log_in_if_required().await;
                 login.executed = true;
                 Err(Error::LoginRequired(login))
             }
@@ -210,14 +233,30 @@ impl Driver {
         missing
     }
 
-    /// The session ended without this client's knowledge; the server knows how.
-    async fn already_ended(&self, refusal: Error) -> Error {
+    /// The session ended without this client's knowledge, if the server confirms it. Otherwise the response is returned.
+    async fn already_ended(&self, response: Error) -> Error {
         let info = match find_session(&self.inner, &self.session).await {
             Ok(SessionInfo { termination_info: Some(info), .. }) => info,
-            _ => return refusal,
+            _ => return response,
         };
         let info = self.inner.hub.end_session(&self.session, TerminationReport::from_info(info));
         Error::ended(Some(&self.session), info, false)
+    }
+
+    /// Prepares the prompt, within the limits of the turn and until the turn is dropped or cancelled.
+    async fn prepared_unless_stopped(
+        &mut self,
+        dropped: &mut oneshot::Receiver<()>,
+    ) -> Result<(Arc<Connection>, wire::Request<wire::Json>), Error> {
+        let is_detached = self.is_detached();
+        let progress = self.inner.hub.watch_progress(&self.session);
+        let mut state = self.inner.hub.watch_turn(&self.session);
+        tokio::select! {
+            biased;
+            prepared = unsent(self.limits.clone(), progress, self.prepared()) => prepared?,
+            _ = dropped, if !is_detached => Err(dropped_unsent()),
+            _ = state.wait_for(|state| *state == TurnState::Cancelling) => Err(withdrawn()),
+        }
     }
 
     /// Connects, and has the prompt stored. Everything that has arrived until then does not belong to the turn.
@@ -247,12 +286,12 @@ impl Driver {
         let mut call = std::pin::pin!(call);
         let policy = self.inner.options.drop_policy;
         if policy == DropPolicy::Cancel && dropped.try_recv() == Err(TryRecvError::Closed) {
-            return Err(Error::config("the turn was dropped before its prompt was sent"));
+            return Err(dropped_unsent());
         }
         let progress = self.inner.hub.watch_progress(&self.session);
         let mut state = self.inner.hub.watch_turn(&self.session);
         if *state.borrow_and_update() == TurnState::Cancelling {
-            return Err(Error::Withdrawn { what: "session/prompt".to_owned() });
+            return Err(withdrawn());
         }
         self.inner.hub.prompt_sent(&session);
         let mut is_left = false;
@@ -291,6 +330,16 @@ impl Driver {
     }
 }
 
+/// The error of a turn that was dropped before its prompt was sent.
+fn dropped_unsent() -> Error {
+    Error::config("the turn was dropped before its prompt was sent")
+}
+
+/// The error of a prompt that was cancelled before it was sent.
+fn withdrawn() -> Error {
+    Error::Withdrawn { what: PROMPT.to_owned() }
+}
+
 fn settle(queue: &Queue<TurnItem>, settled: &watch::Sender<Option<Outcome>>, outcome: Outcome) {
     queue.end();
     settled.send_if_modified(|settled| {
@@ -308,18 +357,22 @@ async fn stop(
     session: &str,
     mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
 ) -> Result<Value, Error> {
-    let answer = tokio::select! {
+    let response = tokio::select! {
         biased;
-        answer = &mut call => answer?,
+        response = &mut call => response,
         cancelled = connection.cancel(session) => {
             if let Err(error) = cancelled {
                 tracing::debug!(error = %crate::convert::text::OneLine(&error), "a turn could not be cancelled");
             }
-            call.await?
+            call.await
         }
     };
-    if answer.get("stopReason").is_some_and(|reason| reason == "cancelled") {
-        connection.run_end(session).await;
+    // Agents respond to a cancelled prompt in many ways. Only one of them says that the run was interrupted.
+    if matches!(response, Ok(_) | Err(Error::Rpc { .. } | Error::LoginRequired(_))) {
+        let is_interrupted = response
+            .as_ref()
+            .is_ok_and(|raw| raw.get("stopReason").is_some_and(|reason| reason == "cancelled"));
+        connection.run_end(session, is_interrupted).await;
     }
-    Ok(answer)
+    response
 }

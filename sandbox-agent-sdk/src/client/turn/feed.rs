@@ -7,20 +7,24 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::{oneshot, watch};
 
 use super::limits::{self, TurnLimits, reached};
+use super::reload::missed_in;
 use super::{Current, Outcome, Reading, Turn, TurnEvent, TurnItem};
 use crate::Error;
 use crate::client::event::Queue;
 use crate::client::hub::Hub;
 use crate::client::session::Session;
 
+/// How many missing parts the turn lists.
+const MISSED: usize = 64;
+
 impl Turn {
     /// Creates a turn of a session whose events come from this stream, up to [`TurnEvent::Ended`].
     ///
-    /// Use it in layers that publish the events of a turn after processing them, such as a store that publishes
-    /// events once they are stored. Such a layer reads the turn of [`Session::prompt`] with
-    /// [`next_event`](Self::next_event) or the [log](crate::SandboxAgentClient::events_from), and yields each event
-    /// when the application may see it. The stream is dropped with the turn. An agent request that the reader does
-    /// not decide is refused, as in any turn.
+    /// Use it in layers that publish the events of a turn after processing them, such as a store that publishes events
+    /// once they are stored. Such a layer reads the turn of [`Session::prompt`] with [`next_event`](Self::next_event)
+    /// or the [log](crate::SandboxAgentClient::events_from), and yields each event when the application may see it.
+    /// The stream is dropped with the turn. An agent request that the reader does not decide is rejected, as in any
+    /// turn.
     pub fn from_events(session: Session, events: impl Stream<Item = TurnEvent> + Send + 'static) -> Self {
         let inner = session.client().inner();
         let queue = inner.hub.turn_queue();
@@ -58,16 +62,28 @@ async fn feed(
     let progress = session.client().inner().hub.watch_progress(session.id());
     let mut limit = pin!(reached(&mut limited, progress).fuse());
     let mut late = None;
+    let mut seen = Vec::new();
     let mut cancelling: OptionFuture<_> = None.into();
     loop {
         tokio::select! {
             biased;
             event = events.next() => match event {
                 Some(TurnEvent::Ended(outcome)) => return late.map_or(outcome, Err).map(|mut outcome| {
+                    // The end of the turn may not list what its updates report as missing.
+                    if outcome.missing.is_empty() {
+                        outcome.missing = seen;
+                    }
                     outcome.missing.extend(queue.missed());
                     outcome
                 }),
-                Some(event) => pass_on(&session.client().inner().hub, queue, event),
+                Some(event) => {
+                    if let TurnEvent::Update(update) = &event
+                        && seen.len() < MISSED
+                    {
+                        seen.extend(missed_in(update));
+                    }
+                    pass_on(&session.client().inner().hub, queue, event);
+                }
                 None => return Err(late.unwrap_or_else(|| {
                     Error::config("the stream of events ended before the end of the turn")
                 })),

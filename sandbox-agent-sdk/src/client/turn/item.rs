@@ -15,7 +15,7 @@ use crate::{Error, PermissionRequest, Update};
 pub enum TurnEvent {
     /// An update of the session.
     Update(Update),
-    /// The agent requests a permission and waits for the answer.
+    /// The agent requests a permission and waits for the decision.
     Permission(PermissionRequest),
     /// The agent asks a question and waits for the answer.
     Question(QuestionRequest),

@@ -12,7 +12,7 @@ use crate::usage::{BudgetEvent, TurnUsage};
 open_enum! {
     /// The reason why a turn ended.
     pub enum StopReason {
-        /// The agent completed its answer.
+        /// The agent completed the turn.
         EndTurn = "end_turn",
         /// The token limit of the model was reached.
         MaxTokens = "max_tokens",
@@ -32,7 +32,10 @@ open_enum! {
 pub struct TurnOutcome {
     /// Why the turn ended.
     pub stop_reason: StopReason,
-    /// The updates that are known to be missing: lost in transit, or not read in time.
+    /// The updates that are known to be missing: lost in transit, or dropped before they were read.
+    ///
+    /// Early servers ([`ServerKind::ConnectionId`](crate::ServerKind::ConnectionId)) never prove that every update before
+    /// a response has arrived, so this is not reported as [`Missed::Unverified`] there.
     pub missing: Vec<Missed>,
     /// The raw response to the prompt. If that response only confirms that the prompt was accepted, this is the
     /// update that ended the turn. If a cancelled turn got an error response, that response is in the field `error`.

@@ -9,7 +9,15 @@ use crate::{Update, UpdateKind};
 #[derive(Debug)]
 pub(super) struct Received {
     collector: Collector,
-    holes: Vec<(usize, Missed)>,
+    holes: Vec<Hole>,
+}
+
+/// A hole in a turn: the lengths of its text and its thoughts there, and what is missing.
+#[derive(Debug)]
+struct Hole {
+    text: usize,
+    thoughts: usize,
+    missed: Missed,
 }
 
 impl Received {
@@ -19,7 +27,8 @@ impl Received {
 
     pub(super) fn add(&mut self, update: &Update) {
         if let Some(missed) = missed_in(update) {
-            self.holes.push((self.collector.text_length(), missed));
+            let (text, thoughts) = self.collector.lengths();
+            self.holes.push(Hole { text, thoughts, missed });
         }
         self.collector.add(update);
     }
@@ -35,32 +44,54 @@ impl Received {
 #[derive(Debug)]
 pub(super) struct ReceivedTurn {
     pub(super) collected: CollectedTurn,
-    /// Where its text has holes, and what is missing there.
-    holes: Vec<(usize, Missed)>,
+    holes: Vec<Hole>,
 }
 
 impl ReceivedTurn {
     /// Returns what is missing, as far as the updates say.
     pub(super) fn missing(&self) -> Vec<Missed> {
-        self.holes.iter().map(|(_, missed)| *missed).collect()
+        self.holes.iter().map(|hole| hole.missed).collect()
     }
 
-    /// Whether a turn contains everything that was received, in order.
-    fn is_part_of(&self, whole: &CollectedTurn) -> bool {
-        let (mut start, mut rest) = (0, whole.text.as_str());
-        for end in self.holes.iter().map(|(end, _)| *end).chain([self.collected.text.len()]) {
-            let part = self.collected.text[start..end].trim();
-            let Some(found) = rest.find(part) else { return false };
-            rest = &rest[found + part.len()..];
-            start = end;
+    /// Adds what was received to a turn of the history. Agents may not replay thoughts and parts of tool calls. Returns
+    /// `None` if the turns contradict each other.
+    fn complete(&self, mut whole: CollectedTurn) -> Option<CollectedTurn> {
+        let received = &self.collected;
+        if !contains_parts(&whole.text, &received.text, self.holes.iter().map(|hole| hole.text)) {
+            return None;
         }
-        let calls = &self.collected.tool_calls;
-        calls.iter().all(|call| whole.tool_calls.iter().any(|known| known.id == call.id))
+        if !contains_parts(&whole.thoughts, &received.thoughts, self.holes.iter().map(|hole| hole.thoughts)) {
+            if !received.thoughts.contains(whole.thoughts.trim()) {
+                return None;
+            }
+            whole.thoughts.clone_from(&received.thoughts);
+        }
+        for call in &received.tool_calls {
+            whole.tool_calls.iter_mut().find(|known| known.id == call.id)?.complete_from(call);
+        }
+        for change in &received.changes {
+            if !whole.changes.contains(change) {
+                whole.changes.push(change.clone());
+            }
+        }
+        Some(whole)
     }
 }
 
+/// Whether a text contains the parts of another one, which is cut at these positions, in order.
+fn contains_parts(whole: &str, received: &str, cuts: impl Iterator<Item = usize>) -> bool {
+    let (mut start, mut rest) = (0, whole);
+    for end in cuts.chain([received.len()]) {
+        let part = received[start..end].trim();
+        let Some(found) = rest.find(part) else { return false };
+        rest = &rest[found + part.len()..];
+        start = end;
+    }
+    true
+}
+
 impl Turn {
-    /// Returns the turn from the agent's own history, if that has all of it.
+    /// Returns the turn from the agent's own history, completed by what was received.
     pub(super) async fn reloaded(&self, received: &ReceivedTurn) -> Option<CollectedTurn> {
         // A prompt that was sent again is in another session.
         let prompt = self.prompt.as_deref().filter(|_| *self.current.id() == *self.session.id())?;
@@ -73,10 +104,8 @@ impl Turn {
         };
         let mut whole = Collector::new(self.session.client().inner().options.limits.turn);
         turn_of(reloaded.history(), prompt)?.iter().for_each(|update| whole.add(update));
-        let (mut whole, None) = whole.finish() else { return None };
-        if !received.is_part_of(&whole) {
-            return None;
-        }
+        let (whole, None) = whole.finish() else { return None };
+        let mut whole = received.complete(whole)?;
         let mut outcome = received.collected.outcome.clone()?;
         outcome.missing.clear();
         whole.end(outcome);
@@ -85,7 +114,7 @@ impl Turn {
 }
 
 /// What is missing here, if anything is.
-fn missed_in(update: &Update) -> Option<Missed> {
+pub(super) fn missed_in(update: &Update) -> Option<Missed> {
     match update.kind() {
         UpdateKind::Missed(missed) => Some(*missed),
         UpdateKind::Unreadable { .. } => Some(Missed::Malformed),

@@ -260,9 +260,8 @@ impl Desktop {
 
     /// Sets the text of a selection.
     ///
-    /// Released servers set the text at once but respond only when another program replaces it. If no
-    /// response arrives within two seconds, this method reads the selection back and succeeds if it contains
-    /// the text.
+    /// Released servers set the text immediately but respond only when another program replaces it. If no response
+    /// arrives within two seconds, this method reads the selection back and succeeds if it contains the text.
     pub fn set_clipboard(
         &self,
         text: impl Into<String>,

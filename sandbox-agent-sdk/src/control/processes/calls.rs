@@ -65,7 +65,7 @@ const END_OF_TRANSMISSION: &[u8] = b"\x04";
 /// ```
 #[derive(Debug, Clone)]
 pub struct Processes {
-    http: Http,
+    pub(super) http: Http,
 }
 
 #[derive(Serialize)]

@@ -267,7 +267,7 @@ impl Following {
             None => self.fetch_tail().await?,
         };
         let body = self.processes.log_events(&self.id, after).await?;
-        self.events = Some(LogEvents::new(body));
+        self.events = Some(LogEvents::new(body, self.processes.http.limits().log_event));
         self.connected_at = Instant::now();
         self.look_at = self.connected_at;
         Ok(())

@@ -8,9 +8,6 @@ use crate::Error;
 use crate::control::FileReader;
 use crate::convert::text::safe_error;
 
-/// The size limit of an event. Released servers send at most 8 KiB before encoding; others may send more.
-const MAX_EVENT_BYTES: usize = 4 * 1024 * 1024;
-
 /// The stream of log entries.
 #[derive(Debug)]
 pub(super) struct LogEvents {
@@ -18,11 +15,15 @@ pub(super) struct LogEvents {
     lines: LineBuffer,
     /// The `data` lines of the current event.
     data: Vec<u8>,
+    /// The size of all complete lines of the current event.
+    size: usize,
+    /// The largest event.
+    limit: usize,
 }
 
 impl LogEvents {
-    pub(super) fn new(body: FileReader) -> Self {
-        Self { body, lines: LineBuffer::default(), data: Vec::new() }
+    pub(super) fn new(body: FileReader, limit: usize) -> Self {
+        Self { body, lines: LineBuffer::default(), data: Vec::new(), size: 0, limit }
     }
 
     /// Returns the next entry, or `None` at the end of the stream.
@@ -32,19 +33,28 @@ impl LogEvents {
     pub(super) async fn next(&mut self) -> Option<Result<LogEntry, Error>> {
         loop {
             while let Some(line) = self.lines.next() {
+                self.size = if line.is_empty() { 0 } else { self.size + line.len() };
+                if let Err(error) = self.check(self.size) {
+                    return Some(Err(error));
+                }
                 if let Some(entry) = self.line(&line) {
                     return Some(entry);
                 }
             }
-            let seen = self.lines.len() + self.data.len();
-            if seen > MAX_EVENT_BYTES {
-                return Some(Err(Error::MessageTooLarge { limit: MAX_EVENT_BYTES, seen, event_id: None }));
+            // The last byte may be the first of a line ending, which does not count.
+            if let Err(error) = self.check(self.size + self.lines.len().saturating_sub(1)) {
+                return Some(Err(error));
             }
             match self.body.next().await? {
                 Ok(piece) => self.lines.push(&piece),
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+
+    fn check(&self, seen: usize) -> Result<(), Error> {
+        let limit = self.limit;
+        if seen > limit { Err(Error::MessageTooLarge { limit, seen, event_id: None }) } else { Ok(()) }
     }
 
     fn line(&mut self, line: &[u8]) -> Option<Result<LogEntry, Error>> {

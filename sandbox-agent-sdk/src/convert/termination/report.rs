@@ -1,5 +1,6 @@
 //! Reports of an end, and how they are merged.
 
+use acp_http_client as wire;
 use serde_json::{Map, Value};
 
 use super::{EndReason, StderrOutput, TerminatedBy, TerminationInfo, reason_of_exit};
@@ -65,8 +66,8 @@ pub struct TerminationReport {
 impl TerminationReport {
     /// Creates the report of an end that this client requested.
     ///
-    /// Merge it only if the request came before the end. An exit after the request counts as requested, whatever its
-    /// exit code. An exit before the request is the agent's own.
+    /// Merge it only if the request came before the end. An exit after the request counts as requested, regardless of
+    /// its exit code. An exit before the request was not requested.
     pub fn requested() -> Self {
         Self { requested: true, ..Self::default() }
     }
@@ -143,8 +144,7 @@ impl TerminationReport {
     ///
     /// Servers add it if the end of the session made the call fail.
     pub fn from_error_data(data: &Value) -> Option<Self> {
-        let info = data.get("terminationInfo").or_else(|| data.get("termination_info"))?;
-        TerminationInfo::from_value(info).map(Self::from_info)
+        TerminationInfo::from_error_data(data).map(Self::from_info)
     }
 
     /// Creates a report from a complete termination, such as the one in a session's info.
@@ -165,6 +165,15 @@ impl TerminationReport {
         }
     }
 
+    /// Reads the report in the error of a call that failed because of the end.
+    pub(crate) fn from_wire_error(error: &wire::Error) -> Option<Self> {
+        if let wire::Error::Rpc { error: rpc, .. } = error {
+            return Self::from_error_data(rpc.data.as_ref()?);
+        }
+        let body: Value = wire::json::from_str(&error.http()?.body).ok()?;
+        Self::from_problem(&body)
+    }
+
     /// Merges two reports of the same end.
     pub fn merge(self, other: Self) -> Self {
         Self {
@@ -182,6 +191,12 @@ impl TerminationReport {
             exited: self.exited || other.exited,
             unanswered: self.unanswered || other.unanswered,
         }
+    }
+
+    /// Adds the details that only the later report has. It does not turn the end into a requested one.
+    pub(crate) fn with_details(self, later: Self) -> Self {
+        let requested = self.requested;
+        Self { requested, ..self.merge(later) }
     }
 
     /// Converts the report to a [`TerminationInfo`] with everything known so far.

@@ -24,12 +24,16 @@ const PROBLEM_LINES: usize = 16;
 pub struct StderrOutput {
     /// The first lines, or all lines if nothing was truncated.
     pub head: Option<String>,
-    /// The last lines, if lines between them were dropped.
+    /// The last lines, if lines between `head` and `tail` were dropped.
     pub tail: Option<String>,
     /// Whether lines were dropped.
     pub truncated: bool,
     /// The total number of lines.
     pub total_lines: Option<u64>,
+    /// How many of the last lines were written since the prompt of the turn that was running.
+    ///
+    /// `None` if the server does not report it, if no turn was running, or if all lines are of the turn.
+    pub turn_lines: Option<u64>,
     /// Unknown fields, as the server sent them.
     pub other: Map<String, Value>,
 }
@@ -53,6 +57,7 @@ impl StderrOutput {
             tail: tail.map(|tail| last_bytes(tail).to_owned()),
             truncated: !whole,
             total_lines: Some(total as u64),
+            turn_lines: None,
             other: Map::new(),
         }
     }
@@ -105,8 +110,24 @@ impl StderrOutput {
         known.split_off(known.len().saturating_sub(count))
     }
 
+    /// Returns the last known lines of the running turn, at most `count`, oldest first; `None` if the server does not
+    /// [report](Self#structfield.turn_lines) which lines these are.
+    #[must_use]
+    pub fn last_turn_lines(&self, count: usize) -> Option<Vec<&str>> {
+        let lines = usize::try_from(self.turn_lines?).unwrap_or(usize::MAX);
+        Some(self.last_lines(count.min(lines)))
+    }
+
     /// Writes the last lines below a heading with their number. Writes nothing if there are none.
     pub(super) fn fmt_last_lines(&self, f: &mut fmt::Formatter<'_>, count: usize) -> fmt::Result {
+        if let Some(shown) = self.last_turn_lines(count).filter(|shown| !shown.is_empty()) {
+            let total = self.turn_lines.unwrap_or_default();
+            match total > shown.len() as u64 {
+                true => write!(f, "\nstderr of the turn, last {} of {total} lines:", shown.len())?,
+                false => f.write_str("\nstderr of the turn:")?,
+            }
+            return shown.iter().try_for_each(|line| write!(f, "\n  {}", plain_line(line)));
+        }
         let shown = self.last_lines(count);
         if shown.is_empty() {
             return Ok(());
@@ -114,7 +135,7 @@ impl StderrOutput {
         let all = self.total_lines.is_some_and(|total| total == shown.len() as u64);
         let only_head = self.truncated && self.tail.is_none();
         match self.total_lines {
-            _ if only_head => f.write_str("\nstderr, cut off:")?,
+            _ if only_head => f.write_str("\nstderr, truncated:")?,
             _ if all => f.write_str("\nstderr:")?,
             Some(total) if total > shown.len() as u64 => {
                 write!(f, "\nstderr, last {} of {total} lines:", shown.len())?;
@@ -135,7 +156,8 @@ impl From<Map<String, Value>> for StderrOutput {
         let tail = fields.string(&["tail"]);
         let truncated = fields.bool(&["truncated"]).unwrap_or(tail.is_some());
         let total_lines = fields.unsigned(&["totalLines", "total_lines"]);
-        Self { head, tail, truncated, total_lines, other: fields.rest() }.within_bounds()
+        let turn_lines = fields.unsigned(&["turnLines", "turn_lines"]);
+        Self { head, tail, truncated, total_lines, turn_lines, other: fields.rest() }.within_bounds()
     }
 }
 
@@ -146,6 +168,7 @@ impl From<StderrOutput> for Map<String, Value> {
         put(&mut map, "tail", stderr.tail);
         put(&mut map, "truncated", Some(stderr.truncated));
         put(&mut map, "totalLines", stderr.total_lines);
+        put(&mut map, "turnLines", stderr.turn_lines);
         // A field that could not be parsed is preserved under its own name.
         map.extend(stderr.other);
         map
@@ -269,6 +292,18 @@ mod tests {
             serde_json::to_value(snake).unwrap(),
             json!({"head": "a", "truncated": false, "totalLines": 1, "encoding": "utf-8"})
         );
+    }
+
+    #[test]
+    fn the_lines_of_the_turn_are_the_last_ones() {
+        let read = |value| -> StderrOutput { serde_json::from_value(value).unwrap() };
+        let some = read(json!({"head": "start\nwarning\nboom", "total_lines": 3, "turn_lines": 2}));
+        assert_eq!(some.last_turn_lines(9), Some(vec!["warning", "boom"]));
+        assert_eq!(some.last_turn_lines(1), Some(vec!["boom"]));
+        assert_eq!(some.last_lines(9).len(), 3);
+        assert_eq!(serde_json::to_value(&some).unwrap()["turnLines"], 2);
+        assert_eq!(read(json!({"head": "start", "turnLines": 0})).last_turn_lines(9), Some(vec![]));
+        assert_eq!(read(json!({"head": "start"})).last_turn_lines(9), None);
     }
 
     proptest! {

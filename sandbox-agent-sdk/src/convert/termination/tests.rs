@@ -322,7 +322,7 @@ fn display_can_be_shown_as_it_is() {
         ),
         (
             json!({"reason": "error", "stderr": {"head": "x", "truncated": true}}),
-            "error\nstderr, cut off:\n  x",
+            "error\nstderr, truncated:\n  x",
         ),
         (json!({"reason": "odd\u{1b}[2J"}), "odd"),
     ] {
@@ -382,4 +382,14 @@ proptest! {
             report.into_info().to_string();
         }
     }
+}
+
+#[test]
+fn stderr_of_the_turn_is_shown_instead_of_that_of_the_whole_run() {
+    let shown = |turn_lines: u64| {
+        let stderr = json!({"head": "start\nboom 1\nboom 2", "total_lines": 3, "turn_lines": turn_lines});
+        info(json!({"reason": "error", "exit_code": 3, "stderr": stderr})).to_string()
+    };
+    assert_eq!(shown(2), "error, exit code 3\nstderr of the turn:\n  boom 1\n  boom 2");
+    assert_eq!(shown(0), "error, exit code 3\nstderr:\n  start\n  boom 1\n  boom 2");
 }

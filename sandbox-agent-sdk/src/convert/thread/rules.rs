@@ -73,7 +73,7 @@ impl ResultRules {
         let fallback = || match (severity, result.subtype.as_deref()) {
             (Severity::Success, _) => String::new(),
             (_, Some(subtype)) if !subtype.trim().is_empty() => format!("the agent ended with {subtype}"),
-            _ => "the agent ended without saying how".to_owned(),
+            _ => "the agent ended without a reason".to_owned(),
         };
         let text = result.body.clone().filter(|body| !body.trim().is_empty()).unwrap_or_else(fallback);
         ThreadEntry { result_subtype: result.subtype.clone(), ..ThreadEntry::new(severity, &text) }

@@ -45,7 +45,7 @@ fn every_result_is_classified_as_specified() {
         (json!({"result": "half"}), Error, "half"),
         (json!({"result": "half", "is_error": false}), Error, "half"),
         (json!({"subtype": null, "result": "half"}), Error, "half"),
-        (json!({"subtype": "  "}), Error, "the agent ended without saying how"),
+        (json!({"subtype": "  "}), Error, "the agent ended without a reason"),
         (json!({"subtype": 7, "result": "half"}), Error, "half"),
         // Unknown subtypes are terminal unless they declare that they are not an error.
         (json!({"subtype": "error_new", "result": "new", "is_error": true}), Error, "new"),
@@ -54,7 +54,7 @@ fn every_result_is_classified_as_specified() {
         (json!({"subtype": "error_new", "result": "new", "is_error": false}), Thought, "❌ new"),
         (json!({"subtype": "error_new", "result": "new", "isError": false}), Thought, "❌ new"),
         (json!({"subtype": "toolbox", "result": "new"}), Error, "new"),
-        (json!("no object at all"), Error, "the agent ended without saying how"),
+        (json!("no object at all"), Error, "the agent ended without a reason"),
     ];
     for (entry, kind, body) in table {
         let shown = classify(&entry);
@@ -133,7 +133,7 @@ fn a_crash_says_what_the_agent_said() {
     let entry = ResultRules::default().classify_failure(&info.into());
     assert_eq!(
         entry.body,
-        "the agent ended before its answer: error, exit code 1: agent exited with status exit status: 1"
+        "the agent ended before its response: error, exit code 1: agent exited with status exit status: 1"
     );
 }
 

@@ -1,4 +1,4 @@
-//! What happens on a connection, given to the trackers.
+//! Passes the events of a connection to the trackers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::stream::{LogEntry, LogRecord};
 use crate::{ConnectionState, Error, Event, TurnOutcome};
 
 impl LogSink for Feed {
-    fn push(&self, entry: &LogEntry) -> Option<Hold> {
+    fn push(&self, entry: &LogEntry, is_of_turn: bool) -> Option<Hold> {
         let position = entry.position.filter(|_| self.is_numbered.load(Ordering::Acquire));
         let mut state = self.lock();
         if let Some(position) = position
@@ -36,15 +36,13 @@ impl LogSink for Feed {
                     route.inbox.note(Command::Described);
                 }
             }
-            record => return self.happened(&mut state, record, entry, position),
+            _ => return self.happened(&mut state, entry, position, is_of_turn),
         }
         None
     }
 
     fn unordered(&self, request_id: &str) {
-        let mut state = self.lock();
-        let is_own = |turn: &&mut RunningTurn| turn.request.as_deref() == Some(request_id);
-        if let Some(turn) = state.turns.values_mut().find(is_own) {
+        if let Some(turn) = self.lock().turn_of_request(request_id) {
             turn.is_unordered = true;
         }
     }
@@ -62,12 +60,12 @@ impl Feed {
     fn happened(
         &self,
         state: &mut State,
-        record: &LogRecord,
         entry: &LogEntry,
         position: Option<Position>,
+        is_of_turn: bool,
     ) -> Option<Hold> {
         let Some(session) = entry.session_id() else {
-            if let LogRecord::Event(event) = record {
+            if let LogRecord::Event(event) = &entry.record {
                 if let Event::Connection(connection) = event
                     && !matches!(connection, ConnectionState::Connecting)
                 {
@@ -81,7 +79,8 @@ impl Feed {
             return None;
         }
         state.last_active = Some(SystemTime::now().into());
-        let entry = Entry::of_record(record, position)?;
+        let turn_id = state.turn_of(session).filter(|_| is_of_turn);
+        let entry = Entry { turn_id, ..Entry::of_record(&entry.record, position)? };
         self.deliver(state, session, entry)
     }
 
@@ -108,17 +107,17 @@ impl Feed {
     /// Whether a turn runs, although the tracker may not show it yet: it is of this process, or its requests are offered.
     pub(in crate::sessions) fn is_running(&self, turn: &str) -> bool {
         let state = self.lock();
-        state.turns.values().any(|running| running.id == turn)
+        state.sessions_of_turns.contains_key(turn)
             || state.offered.values().any(|offered| offered.turn == turn)
     }
 }
 
 impl State {
     fn responded(&mut self, request: &str, response: &Result<Value, RpcError>) {
-        let is_own = |turn: &&mut RunningTurn| turn.request.as_deref() == Some(request);
-        if let Some(turn) = self.turns.values_mut().find(is_own) {
+        if let Some(turn) = self.turn_of_request(request) {
             // Everything before it has arrived.
             turn.request = None;
+            self.sessions_of_requests.remove(request);
         }
         if let Some(inbox) = self.awaited.remove(request) {
             inbox.note(Command::Responded(request.to_owned(), response.clone()));
@@ -133,7 +132,7 @@ impl State {
     ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
         // A turn that another layer began is not stored as one.
-        let RunningTurn { id, request, is_unordered, inbox } = self.turns.remove(session)?;
+        let RunningTurn { id, request, is_unordered, inbox } = self.take_turn(session)?;
         self.is_echoing |= outcome.is_ok() && !is_unordered;
         let trailing = request.filter(|_| is_unordered);
         if let Some(request) = &trailing {

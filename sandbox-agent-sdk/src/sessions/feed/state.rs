@@ -1,5 +1,6 @@
 //! The routes of a feed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Mailbox, Offered};
@@ -9,6 +10,7 @@ use crate::session::Timestamp;
 use crate::sessions::early::Early;
 use crate::sessions::entry::Entry;
 use crate::sessions::progress::Progress;
+use crate::sessions::store::StoredEventKind;
 use crate::sessions::tracker::Command;
 use crate::{ConnectionState, Event};
 
@@ -17,6 +19,8 @@ use crate::{ConnectionState, Event};
 pub(super) struct State {
     /// By the id of the agent's session.
     pub(super) routes: HashMap<String, Route>,
+    /// The agent's sessions at which a tracker may have a route, a proposal or a claim, by the id of its session.
+    pub(super) bound: HashMap<String, Vec<String>>,
     /// Trackers that read the stream to find out whether the agent's session is still theirs, by its id. Each gets its
     /// events, beside the one that has the route.
     pub(super) candidates: HashMap<String, Vec<Mailbox>>,
@@ -24,6 +28,9 @@ pub(super) struct State {
     pub(super) gone: HashMap<String, Route>,
     /// The turns of this process, by the id of the agent's session. Their end is delivered even after the route is gone.
     pub(super) turns: HashMap<String, RunningTurn>,
+    /// The agent's sessions of these turns, by the ids of the turns and of their prompts.
+    pub(super) sessions_of_turns: HashMap<String, String>,
+    pub(super) sessions_of_requests: HashMap<String, String>,
     /// Who waits for the response to a prompt on the stream, by its JSON-RPC id.
     pub(super) awaited: HashMap<String, Mailbox>,
     /// Agent requests of turns of other processes that are offered here, by session and id.
@@ -31,9 +38,9 @@ pub(super) struct State {
     /// The turns of other processes that may be running in an agent's session, while its tracker finds out.
     pub(super) claimed: HashMap<String, Offered>,
     pub(super) early: Early,
-    /// The trackers whose sessions were gone with the connection or the server, until they are bound again. What their
-    /// sessions report meanwhile is not seen here, so that nothing counts as stored.
-    pub(super) unseen: Vec<Mailbox>,
+    /// The trackers whose sessions were gone with the connection or the server, until they are bound again or have stored
+    /// that they do not follow their sessions. What these report is not seen here, so that nothing counts as stored.
+    pub(super) unseen: HashMap<String, Mailbox>,
     pub(super) progress: Progress,
     /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.
     pub(super) is_echoing: bool,
@@ -61,7 +68,6 @@ pub(super) struct RunningTurn {
 
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) session: String,
     pub(super) inbox: Mailbox,
     pub(super) bound_at: u64,
     /// The hold on the latest event, if events are held back until they are stored.
@@ -69,14 +75,93 @@ pub(super) struct Route {
     /// Whether its agent has ended: servers write the agent's last updates and the notice of its end concurrently, so that
     /// updates may follow until the next connection.
     pub(super) is_trailing: bool,
+    /// Whether the end of the session was reported after the route had ended.
+    pub(super) has_ended: bool,
+}
+
+impl Route {
+    /// Whether an event is of the session of this route, which has ended with the connection or the server.
+    pub(super) fn takes(&self, kind: &StoredEventKind) -> bool {
+        match kind {
+            StoredEventKind::TerminationDetails => true,
+            StoredEventKind::Ended => self.is_trailing || !self.has_ended,
+            _ => self.is_trailing,
+        }
+    }
 }
 
 impl State {
-    pub(super) fn withdraw(&mut self, inbox: &Mailbox) {
-        self.candidates.retain(|_, candidates| {
-            candidates.retain(|candidate| !Arc::ptr_eq(candidate, inbox));
-            !candidates.is_empty()
+    /// The id of the turn of this process that runs in an agent's session.
+    pub(super) fn turn_of(&self, agent_session: &str) -> Option<String> {
+        self.turns.get(agent_session).map(|turn| turn.id.clone())
+    }
+
+    /// Ends the turn of this process that runs in an agent's session.
+    pub(super) fn take_turn(&mut self, agent_session: &str) -> Option<RunningTurn> {
+        let turn = self.turns.remove(agent_session)?;
+        self.sessions_of_turns.remove(&turn.id);
+        turn.request.iter().for_each(|request| drop(self.sessions_of_requests.remove(request)));
+        Some(turn)
+    }
+
+    /// The turn of this process whose prompt has this JSON-RPC id.
+    pub(super) fn turn_of_request(&mut self, request: &str) -> Option<&mut RunningTurn> {
+        self.turns.get_mut(self.sessions_of_requests.get(request)?)
+    }
+
+    /// A tracker has something at an agent's session.
+    pub(super) fn bind(&mut self, agent_session: &str, inbox: &Mailbox) {
+        let bound = self.bound.entry(inbox.session().to_owned()).or_default();
+        if !bound.iter().any(|id| id == agent_session) {
+            bound.push(agent_session.to_owned());
+        }
+    }
+
+    /// Forgets the agent's sessions at which nothing is left of a tracker, or of an earlier one of the same session.
+    pub(super) fn unbind(&mut self, inbox: &Mailbox) {
+        let Some(mut bound) = self.bound.remove(inbox.session()) else { return };
+        let is_of = |other: &Mailbox| other.session() == inbox.session();
+        bound.retain(|id| {
+            self.routes.get(id).is_some_and(|route| is_of(&route.inbox))
+                || self.gone.get(id).is_some_and(|route| is_of(&route.inbox))
+                || self.claimed.get(id).is_some_and(|claimed| is_of(&claimed.inbox))
+                || self.candidates.get(id).is_some_and(|candidates| candidates.iter().any(is_of))
         });
+        if !bound.is_empty() {
+            self.bound.insert(inbox.session().to_owned(), bound);
+        }
+    }
+
+    pub(super) fn bound_to(&self, inbox: &Mailbox) -> Vec<String> {
+        self.bound.get(inbox.session()).cloned().unwrap_or_default()
+    }
+
+    /// Ends the routes of a tracker, but for this agent's session.
+    pub(super) fn end_routes(&mut self, inbox: &Mailbox, but: Option<&str>) {
+        for id in self.bound_to(inbox).iter().filter(|id| Some(id.as_str()) != but) {
+            remove_of(&mut self.routes, id, |route| &route.inbox, inbox);
+        }
+    }
+
+    pub(super) fn end_claim(&mut self, inbox: &Mailbox) {
+        for id in self.bound_to(inbox) {
+            remove_of(&mut self.claimed, &id, |claimed| &claimed.inbox, inbox);
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, inbox: &Mailbox) {
+        for id in self.bound_to(inbox) {
+            if let Some(candidates) = self.candidates.get_mut(&id) {
+                candidates.retain(|candidate| !Arc::ptr_eq(candidate, inbox));
+                if candidates.is_empty() {
+                    self.candidates.remove(&id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_accounted(&mut self, inbox: &Mailbox) {
+        remove_of(&mut self.unseen, inbox.session(), |unseen| unseen, inbox);
     }
 
     pub(super) fn settle(&mut self, (stream, offset): (u64, u64)) {
@@ -107,11 +192,14 @@ impl State {
         let gone = self.routes.extract_if(|_, route| route.bound_at < before);
         for (id, route) in gone {
             route.inbox.note(Command::Gone);
-            if !self.unseen.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
-                self.unseen.push(Arc::clone(&route.inbox));
-            }
+            self.unseen.insert(route.inbox.session().to_owned(), Arc::clone(&route.inbox));
             self.gone.insert(id, Route { is_trailing, ..route });
         }
+    }
+
+    /// Another stream is read from now on, in which nothing is known of the sessions that are not bound to it.
+    fn unfollow(&self) {
+        self.unseen.values().for_each(|inbox| inbox.note(Command::Unfollow));
     }
 
     /// Something happened that is not of one session.
@@ -129,6 +217,7 @@ impl State {
                 // What was bound since the stream was lost was bound on the new server.
                 let before = self.lost_at.take().unwrap_or(self.clock);
                 self.end_before(before, false);
+                self.unfollow();
             }
             Event::Connection(
                 state @ (ConnectionState::AgentEnded(_)
@@ -140,23 +229,38 @@ impl State {
                 self.end_before(self.clock, matches!(state, ConnectionState::AgentEnded(_)));
             }
             Event::Connection(ConnectionState::Connecting) => {
+                self.unfollow();
                 self.gone.values_mut().for_each(|route| route.is_trailing = false);
             }
             // Nothing says which session they were of.
             Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {
                 let Some(entry) = Entry::of(event, None) else { return };
-                let routed = self.routes.values().map(|route| &route.inbox);
-                let proposed = self.candidates.values().flatten();
-                let mut reached: Vec<&Mailbox> = Vec::new();
-                for inbox in routed.chain(proposed) {
-                    if !reached.iter().any(|other| Arc::ptr_eq(other, inbox)) {
+                let routed = self.routes.iter().map(|(id, route)| (id, &route.inbox));
+                let proposed = self
+                    .candidates
+                    .iter()
+                    .flat_map(|(id, inboxes)| inboxes.iter().map(move |inbox| (id, inbox)));
+                let mut reached = HashSet::new();
+                for (id, inbox) in routed.chain(proposed) {
+                    if reached.insert(Arc::as_ptr(inbox)) {
                         // What does not fit is counted in its position.
-                        let _ = inbox.push(entry.clone());
-                        reached.push(inbox);
+                        let _ = inbox.push(Entry { turn_id: self.turn_of(id), ..entry.clone() });
                     }
                 }
             }
             _ => {}
         }
+    }
+}
+
+/// Removes the value at a key if it is of this tracker.
+pub(super) fn remove_of<T>(
+    map: &mut HashMap<String, T>,
+    key: &str,
+    tracker: impl Fn(&T) -> &Mailbox,
+    inbox: &Mailbox,
+) {
+    if map.get(key).is_some_and(|value| Arc::ptr_eq(tracker(value), inbox)) {
+        map.remove(key);
     }
 }

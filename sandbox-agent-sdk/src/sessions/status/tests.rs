@@ -108,12 +108,12 @@ fn resuming_needs_everything_there_is_to_need() {
 fn a_forbidden_transition_names_both_states() {
     let forbidden = Archived.after(StatusEvent::Resume(ResumeSupport::FULL)).unwrap_err();
     assert_eq!((forbidden.from(), forbidden.to()), (Archived, Active));
-    assert_eq!(forbidden.to_string(), "a session cannot go from archived to active");
+    assert_eq!(forbidden.to_string(), "a session cannot change from archived to active");
     let unsupported = Suspended.after(StatusEvent::Resume(NO_SUPPORT)).unwrap_err();
     assert_eq!((unsupported.from(), unsupported.to()), (Suspended, Active));
     assert_eq!(
         unsupported.to_string(),
-        "a session cannot go from suspended to active: the agent cannot resume sessions"
+        "a session cannot change from suspended to active: the agent cannot resume sessions"
     );
 }
 
@@ -182,7 +182,7 @@ fn old_data_migrates_as_specified() {
     }
     assert_eq!(
         SessionStatus::from_stored("gone").unwrap_err().to_string(),
-        "\"gone\" is not the status of a session"
+        "\"gone\" is not a session status"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Where a page of sessions begins.
+//! Where a page of sessions starts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Creates a cursor after the session with this id and time in the order of the list. For implementors of stores.
+    /// Creates a cursor that starts after the session with this time and id. For implementors of stores.
     #[must_use]
     pub fn after(at: Timestamp, id: impl Into<String>) -> Self {
         Self { at, id: id.into() }

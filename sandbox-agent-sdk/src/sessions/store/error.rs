@@ -25,8 +25,7 @@ pub enum StoreError {
         /// The id of the session.
         id: String,
     },
-    /// The epoch of the fence is not the current one: another process acquired the session, or it was released.
-    /// Nothing was written.
+    /// The fence is no longer current: another process acquired the session, or it was released. Nothing was written.
     #[error("session `{}` is owned by another process (epoch {epoch})", printable(.id))]
     OwnershipLost {
         /// The id of the session.
@@ -35,7 +34,7 @@ pub enum StoreError {
         epoch: u64,
     },
     /// The session's status does not allow the action. Nothing was written.
-    #[error("session `{}` is {status}, which does not allow this", printable(.id))]
+    #[error("session `{}` is {status}; the operation is not allowed", printable(.id))]
     NotAllowed {
         /// The id of the session.
         id: String,
@@ -47,12 +46,13 @@ pub enum StoreError {
     /// The session cannot change to the status of the patch. Nothing was written.
     #[error(transparent)]
     Status(#[from] TransitionError),
-    /// Not every store can hold the value: it is empty, too long, nested too deep, or contains a NUL character. Nothing
-    /// was written.
+    /// A value is invalid: empty, too long, nested too deep, or with a NUL character. Nothing was written.
+    ///
+    /// All stores reject the same values.
     #[error("invalid value: {}", printable(.0))]
     Invalid(String),
     /// The text is not a valid cursor.
-    #[error("{cursor:?} is not a cursor of a store")]
+    #[error("{cursor:?} is not a valid cursor")]
     BadCursor {
         /// The invalid text.
         cursor: String,
@@ -66,7 +66,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The store is read-only.
-    #[error("the store {} is read-only", .path.display())]
+    #[error("the store {} is read-only", printable(&.path.to_string_lossy()))]
     ReadOnly {
         /// The path of the file.
         path: PathBuf,
@@ -157,6 +157,7 @@ mod tests {
             StoreError::OwnershipLost { id: text(), epoch: 1 },
             StoreError::Invalid(text()),
             StoreError::BadCursor { cursor: text() },
+            StoreError::ReadOnly { path: text().into() },
             StoreError::Unreadable { id: text(), source: Arc::new(io::Error::other("damaged")) },
             StoreError::Transcript { line: 1, reason: text() },
         ];

@@ -15,34 +15,37 @@ open_enum! {
     pub enum StoredEventKind {
         /// A prompt, stored before it is sent: `{"prompt": [content]}`. Opens the turn with its turn id.
         Prompt = "prompt",
-        /// The prompt of the turn was sent again, with another JSON-RPC id.
+        /// The prompt of the turn was sent again, with another request id.
         PromptResent = "prompt_resent",
         /// An update of the agent, as created by [`NewEvent::update_payload`]. [`StoredEvent::update`] parses it.
         Update = "update",
-        /// A turn ended. Closes the turn with its turn id. [`StoredEvent::turn_end`] parses it.
+        /// A turn ended. Closes the turn with its turn id, and its agent requests. [`StoredEvent::turn_end`] parses it.
         TurnEnded = "turn_ended",
         /// The agent ended, and the session with it. The payload is a termination.
         Ended = "ended",
-        /// A permission request of the agent, as received. Open until it is closed.
+        /// Details of the agent's end that arrived later. The payload is the completed termination.
+        TerminationDetails = "termination_details",
+        /// A permission request of the agent, as received. Open until it or its turn is closed.
         Permission = "permission",
-        /// A question of the agent, as received. Open until it is closed.
+        /// A question of the agent, as received. Open until it or its turn is closed.
         Question = "question",
-        /// Another agent request with which this process begins: `{"method": text}`. Open until it is closed.
+        /// Any other agent request that this process has started to execute: `{"method": text, "nonce": text}`. Open
+        /// until it or its turn is closed.
         AgentRequest = "agent_request",
-        /// The answer to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
+        /// The response to an agent request, stored before it is sent: `{"method": text, "toolCallId": id, "result": value}`,
         /// or `"error"` in place of the result.
         Answered = "answered",
-        /// An agent request no longer needs an answer: `{"reason": "delivered" | "expired" | …}`.
+        /// An agent request no longer needs a response: `{"reason": "delivered" | "expired" | …}`.
         RequestClosed = "request_closed",
-        /// The agent is about to load the session: what it replays until `restored` is not new.
+        /// The agent is about to load the session. What it replays until `restored` is not new.
         Restoring = "restoring",
         /// The session was restored: `{"by": "resume" | "load" | "replay" | "attach", "agentSessionId": id}`.
         Restored = "restored",
         /// The session was released for another process.
         Detached = "detached",
-        /// Messages of the stream that are missing in the store: `{"from": number, "to": number}`, as far as known.
+        /// Messages of the stream are missing in the store: `{"from": number, "to": number}`, as far as known.
         Gap = "gap",
-        /// Events that could not be stored in time: `{"count": number}`.
+        /// Events are lost because they could not be stored: `{"count": number}`.
         Lost = "lost",
         /// Any other notification: `{"method": text, "params": value}`.
         Notification = "notification",
@@ -55,18 +58,18 @@ open_enum! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closes<'a> {
-    /// The prompts of the turn with this id.
+    /// Everything that is open of the turn with this id: its prompts and its agent requests.
     Turn(&'a str),
-    /// The agent request with this JSON-RPC id, and its answer.
+    /// The agent request with this request id, and its response.
     Request(&'a str),
 }
 
 impl Closes<'_> {
-    /// Returns whether this event is closed.
+    /// Returns whether this closes `event`.
     #[must_use]
     pub fn matches(&self, event: &StoredEvent) -> bool {
         match self {
-            Self::Turn(id) => opens_turn(&event.kind) && event.turn_id.as_deref() == Some(*id),
+            Self::Turn(id) => event.turn_id.as_deref() == Some(*id),
             Self::Request(id) => opens_request(&event.kind) && event.rpc_id.as_deref() == Some(*id),
         }
     }
@@ -130,7 +133,7 @@ pub struct NewEvent {
     pub payload: Value,
     /// The id of the turn that the event belongs to.
     pub turn_id: Option<String>,
-    /// The JSON-RPC id, as JSON text, of the prompt or agent request that the event belongs to.
+    /// The request id, as JSON text, of the prompt or agent request that the event belongs to.
     pub rpc_id: Option<String>,
 }
 
@@ -221,7 +224,7 @@ setters! { NewEvent:
     /// Sets the id of the turn.
     #[must_use]
     turn_id(turn_id: impl Into<String>) => turn_id = Some(turn_id.into());
-    /// Sets the JSON-RPC id.
+    /// Sets the request id.
     #[must_use]
     rpc_id(rpc_id: impl Into<String>) => rpc_id = Some(rpc_id.into());
 }
@@ -250,7 +253,7 @@ pub struct StoredEvent {
     /// The id of the turn that the event belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<String>,
-    /// The JSON-RPC id, as JSON text, of the prompt or agent request that the event belongs to.
+    /// The request id, as JSON text, of the prompt or agent request that the event belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpc_id: Option<String>,
 }
@@ -292,7 +295,9 @@ impl StoredEvent {
     #[must_use]
     pub fn termination_info(&self) -> Option<TerminationInfo> {
         match self.kind {
-            StoredEventKind::Ended => TerminationInfo::from_value(&self.payload),
+            StoredEventKind::Ended | StoredEventKind::TerminationDetails => {
+                TerminationInfo::from_value(&self.payload)
+            }
             StoredEventKind::TurnEnded => self.turn_end()?.termination_info,
             _ => None,
         }

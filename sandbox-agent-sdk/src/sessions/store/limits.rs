@@ -84,8 +84,8 @@ pub(super) fn page_size(limit: usize) -> usize {
 /// Parses JSON of a store or a transcript. Accepts deeper nesting than the parser's own limit.
 ///
 /// # Errors
-/// If the text is not valid JSON, does not match the type, is nested more than [`MAX_DEPTH`] levels deep, or has a member
-/// name that begins with `$serde_json::private::`, which the parser does not read as it is.
+/// If the text is not valid JSON, does not match the type, is nested more than [`MAX_DEPTH`] levels deep, or has a
+/// member name that starts with `$serde_json::private::`, which the parser would read as another value.
 pub fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     check_names(text)?;
     serde_json::from_str(text).or_else(|error| {

@@ -23,8 +23,9 @@ const MAX_SESSIONS: usize = 1024;
 /// How many events of each session a store holds by default.
 const MAX_EVENTS: usize = 500;
 
-/// A store in memory, which is lost when the program exits. It has limits: when they are exceeded, the oldest
-/// sessions, or the oldest events of a session, are dropped.
+/// A store in memory. Its contents are lost when the program exits.
+///
+/// Its size is limited. If a limit is exceeded, the oldest sessions, or the oldest events of a session, are dropped.
 #[derive(Debug)]
 pub struct MemoryStore {
     max_sessions: usize,
@@ -209,7 +210,7 @@ impl MemoryStore {
         Self::with_bounds(MAX_SESSIONS, MAX_EVENTS)
     }
 
-    /// Creates a store for this many sessions with this many events each; at least one of each.
+    /// Creates a store for this many sessions with this many events each. Both limits are at least one.
     #[must_use]
     pub fn with_bounds(max_sessions: usize, max_events: usize) -> Self {
         let state = Mutex::new(Some(State::default()));
@@ -350,7 +351,9 @@ impl SessionStore for MemoryStore {
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool> {
         self.with(|state| {
             let is_unchanged = state.sessions.get(&record.id).is_some_and(|stored| {
-                (stored.record.revision, stored.record.last_index) == (record.revision, record.last_index)
+                let version =
+                    |record: &SessionRecord| (record.created_at, record.revision, record.last_index);
+                version(&stored.record) == version(record)
             });
             Ok(is_unchanged && state.delete(&record.id))
         })

@@ -17,9 +17,9 @@ pub struct OpenEvents {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenTurn {
-    /// The event of the kind `prompt`, with its turn id and JSON-RPC id.
+    /// The event of the kind `prompt`, with its turn id and request id.
     pub prompt: StoredEvent,
-    /// The JSON-RPC ids with which the prompt was sent or was about to be sent, oldest first.
+    /// The request ids with which the prompt was sent or was about to be sent, oldest first.
     pub rpc_ids: Vec<String>,
     /// The last event of the kind `prompt_resent`, if the prompt was sent again.
     pub resent: Option<StoredEvent>,
@@ -29,9 +29,9 @@ pub struct OpenTurn {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenRequest {
-    /// The event of the request, with its JSON-RPC id.
+    /// The event of the request, with its request id.
     pub request: StoredEvent,
-    /// The stored answer, if there is one. It is unknown whether it was delivered.
+    /// The stored response, if there is one. It is unknown whether it was delivered.
     pub answer: Option<StoredEvent>,
 }
 

@@ -35,7 +35,7 @@ impl<T: Clone> Change<T> {
 #[non_exhaustive]
 pub struct RecordPatch {
     /// The status event. The store rejects it if [`SessionStatus::after`](crate::sessions::SessionStatus::after)
-    /// does. A final status ends the ownership and increments the epoch.
+    /// returns an error. A final status ends the ownership and increments the epoch.
     pub status: Option<StatusEvent>,
     /// The time of the last activity. It is ignored if the stored time is later.
     pub last_active_at: Option<Timestamp>,
@@ -45,8 +45,8 @@ pub struct RecordPatch {
     /// [`earlier_agent_sessions`](super::SessionDetails::earlier_agent_sessions). If another stored session is
     /// bound to the same id on the same endpoint and incarnation, that binding ends.
     pub agent_session: Change<AgentSession>,
-    /// Whether the owner has caught up with the server's stream. See [`SessionRecord::caught_up`].
-    pub caught_up: bool,
+    /// Whether the owner has caught up with the server's stream and follows it. See [`SessionRecord::caught_up`].
+    pub caught_up: Option<bool>,
     /// The application's key for the session.
     pub user_key: Change<String>,
     /// The display title.
@@ -104,7 +104,7 @@ impl RecordPatch {
             Change::Set(session) => record.bind(Some(session.clone())),
             Change::Clear => record.bind(None),
         }
-        record.caught_up |= self.caught_up;
+        record.caught_up = self.caught_up.unwrap_or(record.caught_up);
         self.user_key.apply(&mut record.user_key);
         let details = &mut record.details;
         self.title.apply(&mut details.title);
@@ -151,7 +151,7 @@ fn patch_choice(choice: &mut Option<Value>, whole: Option<&Value>, member: &str,
 
 /// One transaction that writes to a session.
 #[derive(Debug, Clone, PartialEq)]
-#[must_use = "an append does nothing until it is given to a store"]
+#[must_use = "an append does nothing until it is passed to a store"]
 #[non_exhaustive]
 pub struct Append {
     /// The id of the session.

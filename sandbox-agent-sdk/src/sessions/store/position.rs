@@ -9,7 +9,7 @@ use super::limits::check_number;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamPosition {
-    /// The incarnation of the server, as the store counts them for the endpoint.
+    /// The incarnation of the server, which the store counts for each endpoint.
     pub incarnation: u64,
     /// The number of the last message that was read.
     pub offset: u64,

@@ -5,9 +5,11 @@ use super::{Cursor, SessionRecord, StoreError, StoredEvent, StoredEventKind};
 use crate::session::Timestamp;
 use crate::sessions::status::{ArchivedSessions, SessionStatus};
 
-/// Selects sessions, newest first, or those without recent activity, longest inactive first.
+/// Selects sessions, newest first.
+///
+/// With [`inactive_before`](Self::inactive_before), it selects inactive sessions, longest inactive first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a query does nothing until it is given to a store"]
+#[must_use = "a query does nothing until it is passed to a store"]
 #[non_exhaustive]
 pub struct RecordQuery {
     /// Only sessions with one of these statuses.
@@ -22,7 +24,7 @@ pub struct RecordQuery {
     pub owner: Option<String>,
     /// Only sessions that are bound to the agent's session with this id.
     pub agent_session_id: Option<String>,
-    /// Only sessions whose last activity is before this time. The longest inactive session comes first then.
+    /// Only sessions whose last activity is before this time. Then the longest inactive session comes first.
     pub inactive_before: Option<Timestamp>,
     /// Where the page starts; `None` for the first session.
     pub cursor: Option<Cursor>,
@@ -155,7 +157,7 @@ pub enum EventOrder {
 
 /// Selects events of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a query does nothing until it is given to a store"]
+#[must_use = "a query does nothing until it is passed to a store"]
 #[non_exhaustive]
 pub struct EventQuery {
     /// The id of the session.
@@ -217,7 +219,7 @@ pub struct RecordPage {
 }
 
 impl RecordPage {
-    /// Creates a page of at most as many records as the query asks for. Pass one more record if there is a next page.
+    /// Creates a page of at most as many records as the query requests. Pass one more record if there is a next page.
     /// For implementors of stores.
     #[must_use]
     pub fn of(mut found: Vec<SessionRecord>, query: &RecordQuery) -> Self {

@@ -21,7 +21,7 @@ pub struct SessionRecord {
     pub id: String,
     /// The name of the agent.
     pub agent: String,
-    /// A key of the application by which sessions can be listed, such as a user or a project.
+    /// The application's key for the session, such as a user or a project. Sessions can be listed by this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_key: Option<String>,
     /// The status of the session.
@@ -102,7 +102,7 @@ pub struct SessionDetails {
     /// How the agent ended. Removed when the session is restored.
     #[serde(skip_serializing_if = "Option::is_none", alias = "termination")]
     pub termination_info: Option<TerminationInfo>,
-    /// Whether the agent has a new session and the next prompt sends the history as text (transcript replay).
+    /// Whether the next prompt sends the history as text (transcript replay), because the agent has a new session.
     pub replay_pending: bool,
     /// The metadata of the application.
     #[serde(skip_serializing_if = "Map::is_empty")]

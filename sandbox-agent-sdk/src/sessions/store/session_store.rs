@@ -16,7 +16,7 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// Stores sessions and their events.
 ///
 /// Several tasks use a store at the same time, and with some stores several programs. After a call has returned `Ok`,
-/// its data is stored. A call that failed or whose future was dropped is stored completely or not at all.
+/// its data is stored. If a call fails or its future is dropped, its data is stored completely or not at all.
 ///
 /// See the [module](super) for the concepts. Run the conformance suite to check an implementation.
 pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
@@ -37,11 +37,12 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     /// Stores events, a patch, the session's position and the owner's `scanned_to` in one transaction.
     ///
     /// The events get consecutive indexes. An event whose key is already stored is not stored again and keeps its
-    /// index. Events of the kinds `turn_ended` and `request_closed` close the turn or request that they name.
+    /// index. Events of the kinds `turn_ended` and `request_closed` close the turn or request that they name; a
+    /// turn is closed with its requests.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`], also if the fence belongs to a deleted session with the same id.
-    /// [`StoreError::OwnershipLost`] if the fence has another epoch. [`StoreError::NotAllowed`] and
+    /// [`StoreError::NotFound`] if the session does not exist, or if the fence belongs to a deleted session with the
+    /// same id. [`StoreError::OwnershipLost`] if the fence has another epoch. [`StoreError::NotAllowed`] and
     /// [`StoreError::Status`] if the session's status does not allow the change. [`StoreError::Invalid`] if a value is
     /// invalid. After an error nothing is stored.
     fn append(&self, append: Append) -> StoreFuture<'_, Appended>;
@@ -90,7 +91,7 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     /// Deletes a session with its events. Returns whether it existed.
     fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool>;
 
-    /// Deletes a session if it was not written since this record was read. Returns whether it was deleted.
+    /// Deletes a session if it has not been written since this record was read. Returns whether it was deleted.
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool>;
 
     /// Returns the current incarnation of an endpoint. It is 1 until it is raised.

@@ -38,8 +38,8 @@ pub struct TurnEnd {
     /// The agent's response, as received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
-    /// The updates that the turn's reader missed. Those that the server still had may have been stored all the same,
-    /// also after this event.
+    /// The updates that the turn's reader missed. Those that the server still had may still be stored, even after this
+    /// event.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "known_parts")]
     pub missing: Vec<Missed>,
 }

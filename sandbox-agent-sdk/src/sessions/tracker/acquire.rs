@@ -59,7 +59,7 @@ impl Tracker {
     }
 
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Result<Restored, Error> {
-        let deadline = self.shared.deadline();
+        let (started, deadline) = (Instant::now(), self.shared.deadline());
         let mut wait = RIVAL_WAIT;
         loop {
             let epoch = self.owned.as_ref().map(|owned| owned.fence.epoch);
@@ -74,9 +74,23 @@ impl Tracker {
                     let [random] = unique_bytes();
                     tokio::time::sleep(wait * (1 + u32::from(random % 8))).await;
                     wait = (wait * 2).min(RIVAL_WAIT * 16);
+                    self.let_rival_restore(started + (deadline - started) / 2).await;
                 }
                 acquired => return acquired,
             }
+        }
+    }
+
+    /// Waits until the process that acquired the session has restored it: to acquire it back before would have both load
+    /// it in vain. A process that was killed meanwhile is not waited for without end.
+    async fn let_rival_restore(&self, until: Instant) {
+        let is_restoring = |record: &SessionRecord| {
+            !record.caught_up && record.owner.as_ref().is_some_and(|owner| *owner != self.shared.owner)
+        };
+        while Instant::now() < until
+            && self.shared.record(&self.id).await.is_ok_and(|record| is_restoring(&record))
+        {
+            tokio::time::sleep(RIVAL_WAIT * 4).await;
         }
     }
 
@@ -112,6 +126,8 @@ impl Tracker {
         self.store_ends().await;
         let moment = self.shared.feed.now();
         let was_live = self.owned.as_ref().is_some_and(|owned| owned.fence.epoch == before.epoch);
+        let was_followed = self.owned.as_ref().filter(|_| was_live).is_some_and(|owned| owned.is_followed)
+            || before.owner.as_ref() == Some(&self.shared.owner) && before.caught_up;
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.clone());
         let endpoint = self.shared.endpoint(&client).await?;
         let record = self.become_owner(&before).await?;
@@ -129,14 +145,17 @@ impl Tracker {
         if let Some(agent_session) = &agent_session {
             self.shared.feed.propose(agent_session, &self.inbox);
         }
-        let mut caught_up = self.read_stream(&client, (&before, &record), moment, &endpoint).await?;
+        let mut caught_up =
+            self.read_stream(&client, (&before, &record), was_followed, moment, &endpoint).await?;
         if let Some(agent_session) = &agent_session {
             // After a restart the agent may have given the id to another session.
             let since = (!caught_up.is_other).then_some(moment);
-            self.shared.feed.decide(agent_session, &self.id, &self.inbox, since);
+            self.shared.feed.decide(agent_session, &self.inbox, since);
         }
         if caught_up.running.is_none() {
             self.shared.feed.end_claim(&self.inbox);
+            // Nothing here stores the requests of the session before it is restored.
+            caught_up.claim = None;
         }
         // An owner that released the session left it with its agent.
         caught_up.is_there &= is_here && before.owner.is_none() && before.details.termination_info.is_none();

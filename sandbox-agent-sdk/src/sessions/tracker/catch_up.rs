@@ -1,4 +1,4 @@
-//! Catching up with what the server's stream has behind a session's position.
+//! Catching up with the server's stream after a session's position.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -93,6 +93,7 @@ impl Tracker {
         &mut self,
         client: &SandboxAgentClient,
         (before, record): (&SessionRecord, &SessionRecord),
+        was_followed: bool,
         moment: Moment,
         endpoint: &str,
     ) -> Result<CaughtUp, Error> {
@@ -103,10 +104,15 @@ impl Tracker {
             self.unstored_ends.iter().filter(|end| end.kind == StoredEventKind::TurnEnded).collect();
         open.turns.retain(|turn| !ended.iter().any(|end| end.turn_id == turn.prompt.turn_id));
         let newest = self.newest_turn().await?;
+        let is_open =
+            |turn: &String| open.turns.iter().any(|open| open.prompt.turn_id.as_ref() == Some(turn));
+        if let Some(turn) = self.owned.as_mut().and_then(|owned| owned.turn.take_if(|turn| !is_open(turn))) {
+            // Another owner has stored its end. Nothing that arrives now is of this turn.
+            shared.feed.forget_turn(&turn);
+        }
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let (own_turn, is_numbered) = (owned.turn.clone(), owned.is_numbered);
         let source = self.source(client, record, endpoint).await?;
-        let was_followed = before.owner.as_ref() == Some(&shared.owner) && before.caught_up;
         let was_seen = before.owner.is_none() || was_followed;
         let bound = record.agent_session.as_ref().zip(record.position).filter(|_| is_numbered);
         let (Some((agent_session, position)), Source::Present | Source::Other(_)) = (bound, &source) else {
@@ -194,7 +200,7 @@ impl Tracker {
         if let Some((_, is_heard)) = &mut caught_up.running {
             *is_heard |= latest == Latest::Report;
         }
-        self.settle_requests(&open, &mut caught_up, incarnation);
+        Self::settle_requests(&open, &mut caught_up, incarnation);
         let scanned_to = caught_up.end.map(|end| end.offset).max(stored_to);
         if let (Some(owned), Some(to), true) = (&mut self.owned, scanned_to, is_present) {
             owned.scanned = Some((moment, to));
@@ -345,7 +351,10 @@ impl Tracker {
         behind: Position,
         open: &OpenEvents,
     ) -> Result<(), Error> {
-        let is_new = |at: &Option<u64>| at.is_none_or(|at| at > behind.offset);
+        // What lies before the latest turn is of an earlier one, even if nothing after the position is stored.
+        let is_new = |at: &Option<u64>| {
+            at.is_none_or(|at| at > behind.offset && begun.is_none_or(|begun| at > begun.offset))
+        };
         let is_open = |id: &str| {
             let rpc_id = Some(rpc_id_of(id));
             open.requests.iter().any(|stored| stored.request.rpc_id == rpc_id)
@@ -381,16 +390,13 @@ impl Tracker {
 
     /// Sends stored answers again, and closes requests that the agent does not wait for any more, whether they were
     /// stored before or are among what was read. What is left is offered again.
-    fn settle_requests(&mut self, open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
+    fn settle_requests(open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
         let is_running = caught_up.running.is_some();
         let mut closed = Vec::new();
         let mut close = |rpc_id: &str, turn: Option<&str>, reason: &str| {
             let entry = Entry::request_closed(Some(rpc_id.to_owned()), reason);
             closed.push(entry.into_event(incarnation, turn));
         };
-        let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
-        let stored = open.requests.iter().map(|stored| &stored.request.rpc_id);
-        let stored: Vec<_> = stored.chain(read.map(|event| &event.rpc_id)).flatten().cloned().collect();
         for stored in &open.requests {
             let Some(rpc_id) = &stored.request.rpc_id else { continue };
             let id = text_of_rpc_id(rpc_id);
@@ -429,10 +435,6 @@ impl Tracker {
             }
         }
         caught_up.events.extend(closed);
-        if let Some(owned) = &mut self.owned {
-            let requests = caught_up.requests.iter().map(|id| rpc_id_of(id));
-            owned.requests = requests.filter(|id| stored.contains(id)).map(|id| (id, false)).collect();
-        }
     }
 
     pub(super) async fn store_read(&mut self, caught_up: &mut CaughtUp) -> Result<(), Error> {

@@ -61,11 +61,12 @@ impl Tracker {
             let _ = client.terminate_session(session.id()).await;
             return Err(error.into());
         }
-        let is_live = shared.feed.route(session.id(), &self.id, &self.inbox, moment);
+        let is_live = shared.feed.route(session.id(), &self.inbox, moment);
         shared.feed.claim_early(session.id(), &self.inbox);
         shared.move_followers(&self.id, None, session.id());
         let mut owned = Owned::new(&record, endpoint, is_numbered);
         (owned.agent_session, owned.is_live) = (Some(session.id().to_owned()), is_live);
+        owned.is_followed = true;
         owned.incarnation = incarnation;
         self.owned = Some(owned);
         self.is_active_now();

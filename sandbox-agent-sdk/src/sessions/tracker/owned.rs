@@ -1,9 +1,10 @@
-//! What a tracker knows of a session that this process owns.
+//! The state of a session that this process owns.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::OpenTurn;
 use crate::client::SessionClaim;
@@ -18,6 +19,9 @@ pub(super) struct Owned {
     pub(super) agent_session: Option<String>,
     /// Whether the agent has the session.
     pub(super) is_live: bool,
+    /// Whether what the session reported was stored since this process acquired or created it, as far as this process
+    /// could read it.
+    pub(super) is_followed: bool,
     pub(super) incarnation: u64,
     /// Messages up to this offset of this stream were read when the session was acquired.
     pub(super) scanned: Option<(Moment, u64)>,
@@ -27,14 +31,15 @@ pub(super) struct Owned {
     pub(super) is_numbered: bool,
     /// The running turn of this process.
     pub(super) turn: Option<String>,
-    /// A turn of this process that has ended, while updates of it may still arrive.
-    pub(super) trailing: Option<Trailing>,
+    /// Turns of this process that have ended, while updates of them may still arrive. The updates are of the first one
+    /// until its response arrives.
+    pub(super) trailing: VecDeque<Trailing>,
     pub(super) foreign: Option<ForeignTurn>,
     pub(super) replay: Replay,
-    /// The agent requests that are open, and whether an answer is stored, by their JSON-RPC ids.
-    pub(super) requests: BTreeMap<String, bool>,
     /// What the record says about the state of the session.
     pub(super) described: Described,
+    /// When the end of the agent was stored, if nothing was restored since.
+    pub(super) ended_at: Option<Instant>,
 }
 
 /// A turn whose response arrived without proof that all updates before it had arrived. Updates that precede its response
@@ -60,6 +65,8 @@ pub(super) struct ForeignTurn {
     pub(super) prompts: Vec<String>,
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
+    /// Since when the response to its prompt may have been missed, and nothing was heard of it.
+    pub(super) unconfirmed_since: Option<Instant>,
     pub(super) link: ForeignLink,
     /// Its agent requests, which are offered to the application until it ends.
     pub(super) _offers: Offers,
@@ -94,16 +101,17 @@ impl Owned {
             fence: record.fence(),
             agent_session: record.agent_session.as_ref().map(|session| session.id.clone()),
             is_live: false,
+            is_followed: false,
             incarnation: record.position.map_or(1, |position| position.incarnation),
             scanned: None,
             endpoint,
             is_numbered,
             turn: None,
-            trailing: None,
+            trailing: VecDeque::new(),
             foreign: None,
             replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
-            requests: BTreeMap::new(),
             described: Described::default(),
+            ended_at: None,
         }
     }
 

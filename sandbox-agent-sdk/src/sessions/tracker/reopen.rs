@@ -1,4 +1,4 @@
-//! Having an agent continue a session.
+//! Restoring a session in the agent.
 
 use std::sync::{Arc, Mutex};
 
@@ -129,7 +129,7 @@ impl Tracker {
             bound => bound,
         };
         if let Some(session) = bound {
-            self.shared.feed.route_if_free(&session.id, &self.id, &self.inbox, moment);
+            self.shared.feed.route_if_free(&session.id, &self.inbox, moment);
         }
         if let Some(session) = bound
             && let Some(reopened) = resume_or_load(client, &session.id, &new, ways, may_run).await?
@@ -143,7 +143,7 @@ impl Tracker {
         let _creating = self.shared.feed.creating();
         let moment = self.shared.feed.now();
         let session = client.new_session(new).await?;
-        self.shared.feed.route(session.id(), &self.id, &self.inbox, moment);
+        self.shared.feed.route(session.id(), &self.inbox, moment);
         self.shared.feed.claim_early(session.id(), &self.inbox);
         Ok(Reopened { session, by: RestoredBy::Replay })
     }
@@ -201,7 +201,8 @@ impl Tracker {
             let link = ForeignLink::Here { _claim: claim, _reader: None };
             let prompts = std::mem::take(&mut caught_up.prompts);
             let offers = self.shared.feed.offers(&self.inbox);
-            owned.foreign = Some(ForeignTurn { turn, prompts, is_heard, link, _offers: offers });
+            owned.foreign =
+                Some(ForeignTurn { turn, prompts, is_heard, unconfirmed_since: None, link, _offers: offers });
         }
         // What the agent replayed lies before this position.
         let reached = self.shared.feed.position();
@@ -222,7 +223,7 @@ impl Tracker {
             endpoint: Some(endpoint.to_owned()),
             // From here on this process follows the session. If anything failed before, what it reads for other sessions
             // says nothing about this one.
-            caught_up: true,
+            caught_up: Some(true),
             ..RecordPatch::default()
         };
         describe(reopened.session.raw(), &mut patch);
@@ -262,9 +263,9 @@ impl Tracker {
             }
             return Err(error.into());
         }
-        self.shared.feed.caught_up(&self.inbox);
+        self.shared.feed.set_accounted(&self.inbox);
         self.shared.feed.unroute(&self.inbox, Some(&agent_session));
-        let is_live = self.shared.feed.route(&agent_session, &self.id, &self.inbox, moment);
+        let is_live = self.shared.feed.route(&agent_session, &self.inbox, moment);
         let from = record.agent_session.as_ref().map(|session| session.id.as_str());
         self.shared.move_followers(&self.id, from, &agent_session);
         if let Some(owned) = &mut self.owned {
@@ -273,6 +274,7 @@ impl Tracker {
                 owned.replay = Replay::Pending;
             }
             owned.agent_session = Some(agent_session.clone());
+            owned.is_followed = true;
         }
         self.is_active_now();
         self.show();
@@ -325,9 +327,9 @@ impl Tracker {
         let event = Entry::own(StoredEventKind::Restored, payload);
         let event = event.into_event(owned.incarnation, None);
         let mut append = Append::to(&self.id).fence(owned.fence).events([event]);
-        append.patch.caught_up = true;
+        append.patch.caught_up = Some(true);
         self.shared.append(append).await?;
-        self.shared.feed.caught_up(&self.inbox);
+        self.shared.feed.set_accounted(&self.inbox);
         // Agent requests of the turn are offered under its id.
         self.shared.move_followers(&self.id, None, &session.id);
         let followed = Followed {
@@ -341,8 +343,10 @@ impl Tracker {
         };
         let link = ForeignLink::Remote(RemoteTurn::follow(client, &self.shared, followed));
         let offers = self.shared.feed.offers(&self.inbox);
+        owned.is_followed = true;
+        let prompts = caught_up.prompts;
         owned.foreign =
-            Some(ForeignTurn { turn, prompts: caught_up.prompts, is_heard, link, _offers: offers });
+            Some(ForeignTurn { turn, prompts, is_heard, unconfirmed_since: None, link, _offers: offers });
         self.is_active_now();
         self.show();
         Ok(restored)

@@ -1,4 +1,4 @@
-//! Sorting what was read of a stream.                                                                            (pure)
+//! Sorting the entries that were read from a stream.                                                             (pure)
 
 use super::catch_up::CaughtUp;
 use super::{OpenTurn, TurnEnd, ended_by, interrupted};
@@ -30,7 +30,10 @@ pub(super) fn sort(
     }
     let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
     let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
-    let response = ids.iter().rev().find_map(|id| responses.get(id)).filter(|_| is_same);
+    let response_to = |turn: &crate::sessions::store::OpenTurn| {
+        turn.rpc_ids.iter().rev().find_map(|id| responses.get(&text_of_rpc_id(id))).filter(|_| is_same)
+    };
+    let response = turn.and_then(response_to);
     let mut events = Vec::new();
     let is_missing = !is_same && (turn.is_some() || !was_seen);
     if is_missing || is_ambiguous && is_same && is_reported {
@@ -68,9 +71,10 @@ pub(super) fn sort(
             None
         }
     };
-    // Earlier turns that have no end never will have one.
+    // An earlier turn does not run any more. Its end could not be stored, or was not seen.
     for turn in turns {
-        events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
+        let end = response_to(turn).map_or_else(interrupted, |(_, response)| ended_by(response, rules));
+        events.extend(end_event(&turn.prompt.turn_id, Some(end), incarnation));
     }
     let is_there = is_same && is_proven && !has_ended;
     let (reader, prompts) = (Some(reader), ids);

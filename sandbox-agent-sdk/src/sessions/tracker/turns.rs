@@ -1,4 +1,4 @@
-//! Prompts, and turns of other programs.
+//! Prompts, and turns of other processes.
 
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +40,8 @@ impl Tracker {
             if !self.is_current(&record) {
                 self.acquire(&wish).await?;
             }
+            // The ends of earlier turns come before the prompt.
+            self.store_ends().await;
             match self.send(&prompt, &wish).await {
                 // Another process acquired it meanwhile.
                 Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
@@ -83,7 +85,9 @@ impl Tracker {
         let echoes = self.shared.feed.begin_turn(&agent_session, &turn_id, &self.inbox);
         if let Some(owned) = &mut self.owned {
             // Only a server that echoes responses shows which updates precede them.
-            owned.trailing.take_if(|_| !echoes);
+            if !echoes {
+                owned.trailing.clear();
+            }
             if owned.replay == Replay::Pending {
                 owned.replay = Replay::Sent { is_heard: false };
             }
@@ -183,7 +187,9 @@ impl Tracker {
     /// The response to a prompt arrived on the stream.
     pub(super) async fn responded(&mut self, request: &str, response: &Response) {
         let Some(owned) = &mut self.owned else { return };
-        owned.trailing.take_if(|trailing| trailing.request == request);
+        if let Some(n) = owned.trailing.iter().position(|trailing| trailing.request == request) {
+            owned.trailing.drain(..=n);
+        }
         if owned.foreign.as_ref().is_some_and(|foreign| foreign.prompts.iter().any(|id| id == request)) {
             self.foreign_turn_ended(Some(response)).await;
         }
@@ -274,7 +280,7 @@ impl PromptLayer for WriteAhead {
             handle.inbox.command(Command::TurnStored(sender)).map_err(|_| Error::NotConnected)?;
             match tokio::time::timeout_at(shared.flush_deadline(), stored).await {
                 Ok(stored) => Ok(stored.map_err(|_| Error::NotConnected)??),
-                Err(_) => Err(StoreError::timed_out("append").into()),
+                Err(_) => Err(StoreError::timed_out("append timed out").into()),
             }
         })
     }

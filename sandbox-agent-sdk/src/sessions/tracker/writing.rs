@@ -1,21 +1,23 @@
-//! Storing what happened.
+//! Storing events.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{Described, EndedTurn, Replay, Tracker, Trailing};
 use crate::Error;
 use crate::client::deadline::deadline_after;
 use crate::event::EventsLost;
-use crate::sessions::entry::{Entry, rpc_id_of};
+use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::holder::Holder;
 use crate::sessions::store::{
-    Append, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind, TurnEnd,
+    Append, Change, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind,
+    TurnEnd,
 };
 
 impl Tracker {
@@ -45,6 +47,7 @@ impl Tracker {
                 let mut patch = RecordPatch::default();
                 self.patch_settings(&mut patch);
                 entries.iter().for_each(|entry| entry.patch(&mut patch));
+                self.complete_end(&entries, &mut patch);
                 self.write(entries, patch, None).await;
             }
         }
@@ -53,6 +56,19 @@ impl Tracker {
             self.shared.feed.settle(self.lost_at.take());
         }
         self.show();
+    }
+
+    /// Later details of the end of the agent complete the record, unless the session was opened again since.
+    fn complete_end(&self, entries: &[Entry], patch: &mut RecordPatch) {
+        let mut newest = entries.iter().rev();
+        let details = newest.find(|entry| entry.kind == StoredEventKind::TerminationDetails);
+        let details = details.and_then(|details| serde_json::from_value(details.payload.clone()).ok());
+        let id = self.owned.as_ref().and_then(|owned| owned.agent_session.as_deref());
+        if let (Some(details), Some(id)) = (details, id)
+            && self.shared.hub.ended(id).as_ref() == Some(&details)
+        {
+            patch.termination_info = Change::Set(details);
+        }
     }
 
     /// Nothing from here on counts as stored until what is lost is counted in the store.
@@ -67,29 +83,22 @@ impl Tracker {
     fn notice(&mut self, entries: &mut Vec<Entry>) {
         let Some(owned) = &mut self.owned else { return };
         for entry in entries.iter() {
-            match (&entry.kind, &entry.rpc_id) {
+            if matches!(entry.kind, StoredEventKind::Gap | StoredEventKind::Lost) {
                 // The response that is waited for may be among what is missing.
-                (StoredEventKind::Gap | StoredEventKind::Lost, _) => {
-                    owned.trailing = None;
-                    owned.foreign.iter_mut().for_each(|foreign| foreign.is_heard = false);
+                owned.trailing.clear();
+                if let Some(foreign) = &mut owned.foreign {
+                    (foreign.is_heard, foreign.unconfirmed_since) = (false, Some(Instant::now()));
                 }
-                (StoredEventKind::Permission | StoredEventKind::Question, Some(rpc_id)) => {
-                    owned.requests.insert(rpc_id.clone(), false);
-                }
-                (StoredEventKind::Answered, Some(rpc_id)) => {
-                    owned.requests.insert(rpc_id.clone(), true);
-                }
-                _ => {}
             }
             if let (StoredEventKind::Update, Replay::Sent { is_heard }) = (&entry.kind, &mut owned.replay) {
                 *is_heard = true;
             }
-            if let Some(foreign) = &mut owned.foreign {
-                foreign.is_heard |= entry.is_of_a_turn();
+            if let Some(foreign) = owned.foreign.as_mut().filter(|_| entry.is_of_a_turn()) {
+                (foreign.is_heard, foreign.unconfirmed_since) = (true, None);
             }
         }
         if let Some(ended) = entries.iter().rev().find(|entry| entry.kind == StoredEventKind::Ended) {
-            owned.is_live = false;
+            (owned.is_live, owned.ended_at) = (false, Some(Instant::now()));
             if let Some(foreign) = owned.foreign.take() {
                 let mut end = super::interrupted();
                 end.termination_info = serde_json::from_value(ended.payload.clone()).ok();
@@ -99,24 +108,33 @@ impl Tracker {
     }
 
     /// Stores events and a patch. A store that fails is tried again for a while; what it does not take is reported.
-    pub(super) async fn write(&mut self, mut entries: Vec<Entry>, patch: RecordPatch, turn: Option<&str>) {
-        let Some(owned) = &self.owned else { return };
+    /// Returns whether it was stored.
+    pub(super) async fn write(
+        &mut self,
+        mut entries: Vec<Entry>,
+        patch: RecordPatch,
+        turn: Option<&str>,
+    ) -> bool {
+        let Some(owned) = &self.owned else { return false };
         let holders: Vec<_> = entries.iter_mut().map(|entry| entry.holder.take()).collect();
-        let turn = turn.map(str::to_owned).or_else(|| owned.running());
+        // What is of a turn of this process names that turn.
+        let turn = turn.or_else(|| owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.as_str()));
         let last = entries.iter().rev().find_map(|entry| entry.position);
         // What did not fit was reported when it came.
         let is_mark = |entry: &&Entry| entry.kind == StoredEventKind::Lost;
         let marked: u64 =
             entries.iter().filter(is_mark).filter_map(|mark| mark.payload["count"].as_u64()).sum();
-        let is_end = |kind: &StoredEventKind| {
-            matches!(kind, StoredEventKind::TurnEnded | StoredEventKind::RequestClosed)
-        };
+        let is_end = |kind: &StoredEventKind| *kind == StoredEventKind::TurnEnded;
         let is_lost = |entry: &&Entry| !is_mark(entry) && !is_end(&entry.kind);
         let count = entries.iter().filter(is_lost).count() as u64;
-        let into_event = |entry: Entry| {
-            let trailing = owned.trailing.as_ref().map(|trailing| trailing.turn_id.as_str());
-            let trailing = trailing.filter(|_| entry.position.is_some() && entry.is_of_a_turn());
-            entry.into_event(owned.incarnation, trailing.or(turn.as_deref()))
+        let into_event = |mut entry: Entry| {
+            if let Some(trailing) = owned.trailing.front()
+                && entry.position.is_some()
+                && entry.is_of_a_turn()
+            {
+                entry.turn_id = Some(trailing.turn_id.clone());
+            }
+            entry.into_event(owned.incarnation, turn)
         };
         let position = last.filter(|_| owned.is_numbered);
         let position = position.map(|position| self.shared.position(owned.incarnation, position));
@@ -148,6 +166,7 @@ impl Tracker {
                     // The session does not continue, and the store has ended the ownership.
                     self.disown();
                 }
+                true
             }
             Err(error) => {
                 self.lost += marked;
@@ -155,6 +174,7 @@ impl Tracker {
                     self.unstored_ends.extend(ends);
                 }
                 self.give_up(count, error);
+                false
             }
         }
     }
@@ -234,13 +254,11 @@ impl Tracker {
         }
     }
 
-    /// Stores the answer to an agent request. It is sent then; the end of the turn shows that it was delivered.
-    pub(super) async fn answered(&mut self, payload: Value, stored: oneshot::Sender<()>) {
-        let rpc_id = payload["requestId"].as_str().map(rpc_id_of);
-        let answered = Entry::own(StoredEventKind::Answered, payload).about(rpc_id);
-        self.store_entries(vec![answered]).await;
-        // A handler that went away needs no answer.
-        let _ = stored.send(());
+    /// Stores the response to an agent request. It is sent then; the end of the turn shows that it was delivered.
+    pub(super) async fn answered(&mut self, answer: Entry, stored: oneshot::Sender<bool>) {
+        self.store_entries(vec![answer]).await;
+        // A handler that was dropped waits for nothing.
+        let _ = stored.send(self.owned.is_some());
     }
 
     /// Stores what has changed in the settings of the session.
@@ -274,15 +292,6 @@ impl Tracker {
         owned.described = now;
     }
 
-    /// Closes the agent requests of a turn that has ended.
-    pub(super) fn close_requests(&mut self) -> Vec<Entry> {
-        let Some(owned) = &mut self.owned else { return Vec::new() };
-        let close = |(rpc_id, is_answered): (String, bool)| {
-            Entry::request_closed(Some(rpc_id), if is_answered { "delivered" } else { "expired" })
-        };
-        std::mem::take(&mut owned.requests).into_iter().map(close).collect()
-    }
-
     /// A turn of this process ended.
     pub(super) async fn turn_ended(&mut self, ended: EndedTurn) {
         let EndedTurn { id: turn, outcome, trailing, holder } = ended;
@@ -293,14 +302,17 @@ impl Tracker {
             self.not_stored.get_or_insert_with(unowned);
             return;
         };
+        if trailing.is_none() {
+            // Everything before its response has arrived.
+            owned.trailing.clear();
+        }
         // After another process had the session, the turn is like that of another process.
-        owned.trailing = None;
         let is_foreign = owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn).is_some();
         if owned.turn.take_if(|own| *own == turn).is_none() && !is_foreign {
             // It was never stored, or its end is.
             return;
         }
-        owned.trailing = trailing.map(|request| Trailing { turn_id: turn.clone(), request });
+        owned.trailing.extend(trailing.map(|request| Trailing { turn_id: turn.clone(), request }));
         if let Err(error) = &outcome {
             let is_gone = matches!(
                 error,
@@ -325,7 +337,7 @@ impl Tracker {
         self.show();
     }
 
-    /// Stores the end of a turn, and closes its agent requests.
+    /// Stores the end of a turn.
     pub(super) async fn end_turn(
         &mut self,
         turn: &str,
@@ -333,10 +345,9 @@ impl Tracker {
         patch: RecordPatch,
         holder: Option<Arc<Holder>>,
     ) {
-        let mut entries = self.close_requests();
-        entries.push(Entry { holder, ..Entry::turn_ended(end) });
+        let ended = Entry { holder, ..Entry::turn_ended(end) };
         let patch = RecordPatch { status: end.status_patch().status, ..patch };
-        self.write(entries, patch, Some(turn)).await;
+        self.write(vec![ended], patch, Some(turn)).await;
     }
 
     /// Ends the ownership of the session. Its agent continues.

@@ -46,10 +46,12 @@ const AT_ONCE: usize = 16;
 /// # Protected files
 /// Some files make other programs run code later, without any restriction: git hooks and configuration, `.envrc`,
 /// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below a
-/// directory with such a name, fails with [`FileError::Protected`], also through links. [`DENIED`](Self::DENIED)
-/// lists the names. Unless `.git` may be written, git repositories of any name are protected too: their files, and a
-/// file `HEAD` that makes its directory one. Source files, build scripts and `Makefile`s can be written. So build an agent's code only inside a
-/// sandbox.
+/// directory with such a name, fails with [`FileError::Protected`], even through links. [`DENIED`](Self::DENIED) lists
+/// the names.
+///
+/// Unless `.git` may be written, git repositories with any other directory name are protected too. This includes a
+/// `HEAD` file that would make its directory a repository. Source files, build scripts and `Makefile`s can be written,
+/// so build an agent's code only inside a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,
@@ -65,7 +67,7 @@ pub struct ConfinedFiles {
 
 impl ConfinedFiles {
     /// The names of files and directories that are protected by default. They match at any depth and in any
-    /// letter case.
+    /// letter case. A name that starts with `*` stands for every name with that end.
     pub const DENIED: &'static [&'static str] = denied::DEFAULT;
 
     /// Opens the directories.
@@ -97,7 +99,8 @@ impl ConfinedFiles {
         self
     }
 
-    /// Protects files and directories with these names too. They match at any depth and in any letter case.
+    /// Protects files and directories with these names too. They match at any depth and in any letter case. A name that
+    /// starts with `*` stands for every name with that end.
     #[must_use]
     pub fn deny_writes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Arc::make_mut(&mut self.denied).add(names);

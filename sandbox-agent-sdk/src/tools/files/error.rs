@@ -60,7 +60,7 @@ pub enum FileError {
     /// Writing is off, or the file is read-only.
     #[error("{} is read-only", shown(.0))]
     ReadOnly(PathBuf),
-    /// The name of the file, or of a directory in its path, is protected: it can make other programs run code.
+    /// The file, or a directory in its path, is protected. Writing it can make other programs run code.
     #[error("{} is protected: it can make other programs run code", shown(.0))]
     Protected(PathBuf),
     /// The file belongs to another user or group. Replacing it would change its owner.

@@ -51,7 +51,7 @@ pub enum TerminalError {
         limit: usize,
     },
     /// The output of the command does not fit into the budget of the connection. Released terminals free their part.
-    #[error("terminals may buffer {limit} bytes of output; {wanted} more do not fit")]
+    #[error("the command needs {wanted} bytes of output buffer; all terminals together may buffer {limit}")]
     #[non_exhaustive]
     OutputBudget {
         /// The budget of all terminals together, in bytes.

@@ -29,7 +29,7 @@ impl fmt::Display for TerminalExit {
         match (self.code, &self.signal) {
             (Some(code), _) => write!(f, "exit code {code}"),
             (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => f.write_str("unknown exit"),
+            (None, None) => f.write_str("unknown exit status"),
         }
     }
 }

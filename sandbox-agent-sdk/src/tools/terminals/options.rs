@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use tokio::process::Command;
 
 use super::allowed::{Allowed, absolute_path, check_variables, locate};
-use super::sandbox::{Confined, Sandbox, outer_roots};
+use super::sandbox::{Confined, Sandbox, outer_roots, readable};
 use super::spawner::Spawner;
 use super::{TerminalCommand, TerminalError};
 use crate::process_tree::Inherited;
@@ -155,7 +156,7 @@ impl TerminalOptions {
         self
     }
 
-    /// Sets the maximum of buffered output, which limits the value that the agent requests. Default 16 MiB.
+    /// Sets the maximum size of the output buffer, even if the agent requests more. Default 16 MiB.
     pub fn max_output_limit(mut self, bytes: usize) -> Self {
         self.max_output_limit = bytes;
         self
@@ -163,8 +164,7 @@ impl TerminalOptions {
 
     /// Sets how many bytes all terminals of a connection may buffer together. Default 64 MiB.
     ///
-    /// A terminal counts with the output that it may buffer, and after the end of its output with what it has
-    /// buffered. Commands beyond the limit are not started: [`TerminalError::OutputBudget`].
+    /// A running terminal counts its output limit; a finished one counts its buffered output. Commands beyond the limit are not started: [`TerminalError::OutputBudget`].
     pub fn total_output_limit(mut self, bytes: usize) -> Self {
         self.total_output_limit = bytes;
         self
@@ -231,7 +231,7 @@ impl TerminalOptions {
             }
             command.args(args);
             self.inherited.apply(&mut command);
-            command.envs(variables).current_dir(directory);
+            command.envs(variables).current_dir(directory).stdin(Stdio::null());
             return Ok(command);
         };
         if !exists(&program, &directory, path.as_deref()) {
@@ -240,17 +240,21 @@ impl TerminalOptions {
         if !roots.iter().any(|root| directory.starts_with(root)) {
             return Err(TerminalError::Outside(directory));
         }
-        let (program, args) = sandbox.command_line(&Confined {
+        let line = sandbox.command_line(&Confined {
             program: program.as_os_str(),
             args: &args,
             variables: &variables,
             roots,
             directory: &directory,
         });
-        let mut command = Command::new(program);
-        command.args(args);
+        let input = readable(&line.input).map_err(|source| TerminalError::Io {
+            command: wanted.command.clone(),
+            source: Arc::new(source),
+        })?;
+        let mut command = Command::new(line.program);
+        command.args(line.args);
         self.inherited.apply(&mut command);
-        command.current_dir("/");
+        command.current_dir("/").stdin(input);
         Ok(command)
     }
 

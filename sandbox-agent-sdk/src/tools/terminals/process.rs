@@ -1,7 +1,6 @@
 //! One process and its output.
 
 use std::io;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ pub(super) struct Supervisor {
 
 impl Process {
     /// Starts a process as the leader of a process tree. Standard output and standard error share one pipe,
-    /// which preserves their order. A spawner starts it on its own thread.
+    /// which preserves their order; the command has its standard input. A spawner starts it on its own thread.
     pub(super) fn start(
         mut command: Command,
         output: Output,
@@ -77,7 +76,7 @@ impl Process {
         let children = signal(SignalKind::child())?;
         let (reader, writer) = io::pipe()?;
         let pipe = Receiver::from_owned_fd(reader.into())?;
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        command.stdout(writer.try_clone()?).stderr(writer);
         // The command holds copies of the pipe's write end. It is dropped after the start.
         let (child, tree) = match spawner {
             Some(spawner) => {

@@ -1,7 +1,13 @@
 //! Restricts commands with bubblewrap.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+#[cfg(target_os = "linux")]
+use std::fs::File;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::io::{Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -9,10 +15,16 @@ use std::sync::Arc;
 use super::allowed::locate;
 use super::hidden::Hidden;
 use super::spawner::Spawner;
+use super::visible::Visible;
 use crate::convert::text::printable;
 
 /// The name of bubblewrap's program.
 const PROGRAM: &str = "bwrap";
+/// The shell that starts bubblewrap.
+const SHELL: &str = "/bin/sh";
+/// Starts bubblewrap with the options from standard input: other users can read command lines, which must not have
+/// variables. The command gets an empty standard input; it would get bubblewrap's.
+const START: &str = r#"exec "$0" --args 3 -- "$@" 3<&0 </dev/null"#;
 /// Directories that are replaced by empty ones, because they contain secrets and sockets of users and
 /// services.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
@@ -25,18 +37,19 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets;
 /// - can write only to the roots of the terminals and to its own temporary directories;
 /// - sees empty directories instead of the home directories, `/tmp`, `/var/tmp` and `/run`;
-///   [`read`](Self::read) makes parts of them visible again, such as a toolchain in a home directory;
+///   [`read`](Self::read) makes parts of them visible again, such as a toolchain in a home directory. The same applies to
+///   the directory that the variable `TMPDIR` of this program names;
 /// - has no capabilities and cannot gain any (setuid programs and new user namespaces do not work);
 /// - can neither see nor signal processes outside the sandbox;
 /// - ends with its terminal, together with every process that it started. It also ends if this program is
 ///   killed by SIGKILL.
 ///
-/// The sandbox does not prevent everything. A command can read every other file that this program can read
-/// (use [`hide`](Self::hide)), connect to Unix sockets in visible directories (services have some below `/var/lib` and
-/// `/var/snap`), use any amount of memory and processor time, attack the kernel, read the keys in this program's session keyring (`keyctl`), and use file
-/// descriptors that this program opened without close-on-exec (the Rust standard library never does). Files
-/// that a command writes to the roots remain there, including hooks and build scripts: do not run them outside
-/// a sandbox.
+/// The sandbox does not prevent everything. A command can read every other file that this program can read (use
+/// [`hide`](Self::hide)), connect to Unix sockets in visible directories (services have some below `/var/lib` and
+/// `/var/snap`), use any amount of memory and processor time, attack the kernel, read the keys in this program's
+/// session keyring (`keyctl`), and use file descriptors that this program opened without close-on-exec (the Rust
+/// standard library never does). Files that a command writes to the roots remain there, including hooks and build
+/// scripts: do not run them outside a sandbox.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,7 +67,7 @@ pub struct Sandbox {
     program: PathBuf,
     network: Network,
     roots: RootAccess,
-    visible: Vec<PathBuf>,
+    visible: Vec<Visible>,
     /// Hidden by default, below everything that the application makes visible.
     homes: Vec<PathBuf>,
     hidden: Vec<Hidden>,
@@ -109,9 +122,23 @@ pub enum SandboxError {
 /// What a path shows. If a path has two of these, the last one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mount {
+    /// A directory in a root that commands cannot rename, because it is a mount point.
+    Fixed,
     Visible,
     Root,
     Hidden,
+}
+
+/// A path in the sandbox, what it shows, and the path outside.
+type MountPoint = (PathBuf, Mount, PathBuf);
+
+/// How to start a command in a sandbox.
+#[derive(Debug)]
+pub(super) struct CommandLine {
+    pub(super) program: &'static str,
+    pub(super) args: Vec<OsString>,
+    /// The standard input.
+    pub(super) input: Vec<u8>,
 }
 
 /// One command to run in a sandbox.
@@ -169,16 +196,24 @@ impl Sandbox {
 
     /// Lets commands read a file or directory that is hidden by default. An example is a toolchain in a home
     /// directory.
+    ///
+    /// A path that leads through links shows what it leads to now. If it leads elsewhere when a command starts, it is not
+    /// visible. In a writable root only a path that exists now is made visible (and read-only); the others are part of
+    /// the root.
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
-        self.visible.push(path.into());
+        self.visible.extend(Visible::new(&path.into()));
         self
     }
 
     /// Hides a file or a directory, also below a root or a path of [`read`](Self::read).
     ///
     /// A directory is replaced by an empty one, and a file cannot be opened. Of two paths the inner one counts: a root or
-    /// a path of `read` below a hidden directory is visible. Commands that move the file or directory do not make it
-    /// visible to later commands. Copies and hard links of a file are not hidden.
+    /// a path of `read` below a hidden directory is visible. Commands cannot move it, nor the directories between it and
+    /// its root; moving other files into or out of these directories copies them.
+    ///
+    /// Copies and hard links of a file are not hidden. If another program replaces the file or directory itself while a
+    /// command runs, as many editors do, that command can open the new one; later commands cannot. **Hide the directory of
+    /// such a file**: what is replaced in a hidden directory stays hidden.
     ///
     /// # Errors
     /// [`SandboxError::Hide`] if the path does not exist.
@@ -197,15 +232,30 @@ impl Sandbox {
         self
     }
 
-    /// Lets commands use the network of this machine, including its loopback interface and abstract Unix sockets, which
-    /// services of the desktop use.
+    /// Lets commands use the network of this machine.
+    ///
+    /// This includes its loopback interface and abstract Unix sockets, which desktop services use.
     pub fn allow_network(mut self) -> Self {
         self.network = Network::Shared;
         self
     }
 
-    /// Returns the program and the arguments that run a command in this sandbox.
-    pub(super) fn command_line(&self, command: &Confined<'_>) -> (&Path, Vec<OsString>) {
+    /// Returns how to run a command in this sandbox.
+    pub(super) fn command_line(&self, command: &Confined<'_>) -> CommandLine {
+        let mut input: Vec<u8> = Vec::new();
+        for word in self.options(command) {
+            // Neither a path nor a variable contains a NUL character.
+            input.extend(word.as_bytes().iter().filter(|byte| **byte != 0));
+            input.push(0);
+        }
+        let mut args: Vec<OsString> = vec!["-c".into(), START.into(), self.program.clone().into()];
+        args.push(command.program.to_owned());
+        args.extend(command.args.iter().cloned());
+        CommandLine { program: SHELL, args, input }
+    }
+
+    /// Returns the options of bubblewrap for a command.
+    fn options(&self, command: &Confined<'_>) -> Vec<OsString> {
         let mut line: Vec<OsString> = Vec::new();
         let mut add = |words: &[&OsStr]| line.extend(words.iter().map(|word| (*word).to_owned()));
         for word in ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"] {
@@ -225,13 +275,13 @@ impl Sandbox {
         for directory in homes.iter().filter(|path| path.is_dir()) {
             add(&["--tmpfs".as_ref(), directory.as_ref()]);
         }
-        for (path, mount) in self.mounts(command.roots) {
+        for (path, mount, source) in self.mounts(command.roots) {
             match mount {
-                Mount::Visible => add(&["--ro-bind-try".as_ref(), path.as_ref(), path.as_ref()]),
+                Mount::Visible => add(&["--ro-bind-try".as_ref(), source.as_ref(), path.as_ref()]),
                 Mount::Root if self.roots == RootAccess::Read => {
-                    add(&["--ro-bind".as_ref(), path.as_ref(), path.as_ref()]);
+                    add(&["--ro-bind".as_ref(), source.as_ref(), path.as_ref()]);
                 }
-                Mount::Root => add(&["--bind".as_ref(), path.as_ref(), path.as_ref()]),
+                Mount::Fixed | Mount::Root => add(&["--bind".as_ref(), source.as_ref(), path.as_ref()]),
                 Mount::Hidden if path.is_dir() => add(&["--tmpfs".as_ref(), path.as_ref()]),
                 Mount::Hidden => add(&["--ro-bind".as_ref(), "/dev/null".as_ref(), path.as_ref()]),
             }
@@ -239,26 +289,32 @@ impl Sandbox {
         for (name, value) in command.variables {
             add(&["--setenv".as_ref(), name, value]);
         }
-        add(&["--chdir".as_ref(), command.directory.as_ref(), "--".as_ref(), command.program]);
-        line.extend(command.args.iter().cloned());
-        (&self.program, line)
+        add(&["--chdir".as_ref(), command.directory.as_ref()]);
+        line
     }
 
     /// Returns what is mounted, in this order: a directory precedes its subdirectories, because its mount would cover
     /// theirs. What is visible and hidden is hidden.
-    fn mounts(&self, roots: &[PathBuf]) -> Vec<(PathBuf, Mount)> {
-        let visible = self.visible.iter().filter_map(|path| std::path::absolute(path).ok());
-        let mut mounts: Vec<_> = visible.map(|path| (path, Mount::Visible)).collect();
-        mounts.extend(roots.iter().map(|root| (root.clone(), Mount::Root)));
+    fn mounts(&self, roots: &[PathBuf]) -> Vec<MountPoint> {
+        let writable = if self.roots == RootAccess::ReadWrite { roots } else { &[] };
+        let at = |path: &Path, mount, source: &Path| (path.to_owned(), mount, source.to_owned());
+        let mut mounts: Vec<MountPoint> = Vec::new();
+        for visible in self.visible.iter().filter(|visible| visible.is_unchanged(writable)) {
+            mounts.extend(
+                [visible.path(), visible.real()].map(|path| at(path, Mount::Visible, visible.real())),
+            );
+        }
+        mounts.extend(roots.iter().map(|root| at(root, Mount::Root, root)));
         // A path that leads through a link shows the same files at two paths.
         let shown: Vec<_> =
-            mounts.iter().filter_map(|(path, _)| Some((path.canonicalize().ok()?, path.clone()))).collect();
+            mounts.iter().filter_map(|(path, ..)| Some((path.canonicalize().ok()?, path.clone()))).collect();
         for hidden in self.hidden.iter().flat_map(Hidden::paths) {
             let copies =
                 shown.iter().filter_map(|(real, path)| Some(path.join(hidden.strip_prefix(real).ok()?)));
-            mounts.extend(copies.map(|path| (path, Mount::Hidden)));
-            mounts.push((hidden, Mount::Hidden));
+            mounts.extend(copies.map(|path| at(&path, Mount::Hidden, &path)));
+            mounts.push(at(&hidden, Mount::Hidden, &hidden));
         }
+        mounts.extend(fixed(&mounts, writable).into_iter().map(|path| at(&path, Mount::Fixed, &path)));
         mounts.sort();
         mounts.dedup();
         mounts
@@ -273,9 +329,47 @@ impl Sandbox {
             roots: &[],
             directory: "/".as_ref(),
         };
-        let (program, args) = self.command_line(&command);
-        std::process::Command::new(program).args(args).stdin(Stdio::null()).output()
+        let line = self.command_line(&command);
+        std::process::Command::new(line.program).args(line.args).stdin(readable(&line.input)?).output()
     }
+}
+
+/// Returns the directories between writable roots and what is mounted in them.
+///
+/// A command that renames such a directory could put another one in its place while the next command starts: what is
+/// hidden would be mounted at a path where it no longer is. Commands cannot rename a mount point.
+fn fixed(mounts: &[MountPoint], writable: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut fixed = BTreeSet::new();
+    let is_covered = |path: &Path| mounts.iter().any(|(other, ..)| other == path);
+    for (path, ..) in mounts {
+        for root in writable.iter().filter(|root| path != *root && path.starts_with(root)) {
+            let below: Vec<_> = path.ancestors().skip(1).take_while(|above| above != root).collect();
+            // Below another mount point there is nothing that commands could rename.
+            let free = below.into_iter().rev().take_while(|above| !is_covered(above));
+            // A link is not a directory of this root.
+            fixed.extend(
+                free.filter(|above| above.canonicalize().is_ok_and(|real| real == **above))
+                    .map(PathBuf::from),
+            );
+        }
+    }
+    fixed
+}
+
+/// Returns bytes as the standard input of a process. A pipe would have to be written while the process reads.
+#[cfg(target_os = "linux")]
+pub(super) fn readable(bytes: &[u8]) -> io::Result<Stdio> {
+    let memory = rustix::fs::memfd_create("options", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// Sandboxes are supported on Linux only.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn readable(_: &[u8]) -> io::Result<Stdio> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Returns the roots that are not inside another root, with links resolved. A command can replace a root
@@ -295,9 +389,9 @@ pub(super) fn outer_roots<'a>(roots: impl Iterator<Item = &'a Path>) -> Vec<Path
 }
 
 fn home_directories() -> Vec<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let home = home.filter(|home| home.is_absolute() && home.parent().is_some());
-    HIDDEN.iter().map(PathBuf::from).chain(home).collect()
+    let named = ["HOME", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let named = named.filter(|directory| directory.is_absolute() && directory.parent().is_some());
+    HIDDEN.iter().map(PathBuf::from).chain(named).collect()
 }
 
 #[cfg(test)]

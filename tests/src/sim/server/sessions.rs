@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 use super::{Caller, Reply, Server};
 use crate::sim::{agent, plan::Model};
 
+/// The most that a load takes in all, in milliseconds: clients wait 300 s by default.
+const LONGEST_LOAD: u64 = 200_000;
+
 /// A turn that runs.
 #[derive(Debug)]
 pub(in crate::sim) struct Running {
@@ -29,6 +32,27 @@ pub(super) struct Saved {
     directory: String,
     /// The updates that a load replays.
     history: Vec<Value>,
+}
+
+/// A session that an agent loads step by step.
+#[derive(Debug)]
+pub(in crate::sim) struct Replay {
+    pub(in crate::sim) session: String,
+    load: usize,
+    /// The stored session.
+    stored: String,
+    /// How often it was acquired, if the program that has it loaded owns it.
+    owned: Option<u32>,
+}
+
+/// An update of a session's history. The text of the agent names the load.
+fn replayed(mut update: Value, load: usize, session: &str) -> String {
+    if update["sessionUpdate"] == "agent_message_chunk" {
+        let text = update["content"]["text"].as_str().unwrap_or_default();
+        update["content"]["text"] = format!("{text}h{load}").into();
+    }
+    let params = json!({ "sessionId": session, "update": update });
+    json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }).to_string()
 }
 
 #[derive(Debug, Default)]
@@ -119,27 +143,38 @@ impl Server {
             return self.respond(&caller, &Err((-32002, "session not found")));
         };
         let history = if loads { saved.history.clone() } else { Vec::new() };
+        let directory = saved.directory.clone();
         let mut ledger = self.world.ledger();
-        let generation = ledger.generation;
-        let load = ledger.loads.len();
-        let is_owner = ledger.owners.get(saved.directory.trim_start_matches('/')) == caller.program.as_ref();
-        ledger.loads.push(is_owner);
-        ledger.directories.insert((generation, session.clone()), saved.directory.clone());
+        let (generation, load) = (ledger.generation, ledger.loads.len());
+        let stored = directory.trim_start_matches('/').to_owned();
+        let owner = ledger.owner(&stored).filter(|owner| Some(&owner.program) == caller.program.as_ref());
+        let owned = owner.map(|owner| owner.acquired);
+        ledger.loads.push(owned.is_some());
+        ledger.directories.insert((generation, session.clone()), directory);
         state.sessions.entry(session.clone()).or_default();
         drop((state, ledger));
-        for mut update in history {
-            if update["sessionUpdate"] == "agent_message_chunk" {
-                // Its text names the load.
-                let text = update["content"]["text"].as_str().unwrap_or_default();
-                update["content"]["text"] = format!("{text}h{load}").into();
-            }
-            let params = json!({ "sessionId": session, "update": update });
-            let owner = Some(session.clone());
-            self.emit(None, owner, Some(0), "history", |_| {
-                json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }).to_string()
-            });
+        // A long history takes longer in all, but a client gives a load up after its own limit.
+        let longest = LONGEST_LOAD / history.len().max(1) as u64;
+        let replayed = history.into_iter().map(|update| replayed(update, load, &session)).collect();
+        let step = self.world.plan.asking.map_or(0, |asking| asking.load.min(longest));
+        if step > 0 {
+            let replay = Replay { session, load, stored, owned };
+            return agent::replay(self.clone(), caller, replay, replayed, step);
         }
+        replayed.into_iter().for_each(|message| self.replay(&session, message));
         self.respond(&caller, &Ok(json!({})));
+    }
+
+    /// Replays one update of a session's history.
+    pub(in crate::sim) fn replay(&self, session: &str, message: String) {
+        self.emit(None, Some(session.to_owned()), Some(0), "history", |_| message);
+    }
+
+    /// Only a program that owns the session all the time can distinguish replayed events from new ones.
+    pub(in crate::sim) fn check_owner(&self, replay: &Replay) {
+        let mut ledger = self.world.ledger();
+        let acquired = ledger.owner(&replay.stored).map(|owner| owner.acquired);
+        ledger.loads[replay.load] &= acquired == replay.owned;
     }
 
     /// The history that a prompt begins with has each prompt once, and not the one that it precedes.
@@ -227,37 +262,6 @@ impl Server {
         running.wake.notify_one();
     }
 
-    /// An answer of the client to an agent request.
-    pub(super) fn answer(&self, message: &Value) {
-        let Some(id) = message["id"].as_u64().and_then(|id| u32::try_from(id).ok()) else {
-            return self.world.fail(format!("an answer without an id of ours: {message}"));
-        };
-        let found = self.state().open.remove(&id);
-        let tag = format!("a{id}");
-        let answered = {
-            let mut ledger = self.world.ledger();
-            let request = ledger.requests.entry(tag.clone()).or_default();
-            request.answered += 1;
-            (request.answered, request.backlog)
-        };
-        self.world.note(|| format!("server: answer to {tag}"));
-        match answered {
-            (_, true) if self.world.plan.shows_backlog() => {
-                self.world.fail(format!("{tag} is backlog and was answered"))
-            }
-            // The next owner of a session does not know whether the answer of the one before arrived.
-            (2.., _) if self.world.plan.memory.is_none() => {
-                self.world.fail(format!("{tag} was answered {} times", answered.0))
-            }
-            _ => {}
-        }
-        let Some((session, tag)) = found else { return };
-        if let Some(running) = self.state().sessions.get(&session).and_then(|entry| entry.running.clone()) {
-            running.answers.lock().unwrap().push(tag);
-            running.wake.notify_one();
-        }
-    }
-
     /// Sends an update and gives its index.
     pub(in crate::sim) fn update(&self, session: &str, history: Option<u64>) -> usize {
         let mut random = self.world.random("update");
@@ -285,24 +289,6 @@ impl Server {
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{session}","update":{{"sessionUpdate":"current_mode_update","currentModeId":"m{index}"}}}}}}"#
             )
         });
-    }
-
-    /// Sends an agent request and gives its tag.
-    pub(in crate::sim) fn ask(&self, session: &str, title: &str, backlog: bool) -> String {
-        let mut state = self.state();
-        let id = state.next_request;
-        state.next_request += 1;
-        let tag = format!("a{id}");
-        state.open.insert(id, (session.to_owned(), tag.clone()));
-        drop(state);
-        self.world.ledger().requests.entry(tag.clone()).or_default().backlog = backlog;
-        let stream = self.stream_of(Some(session));
-        self.emit(stream, None, None, &format!("request {tag} of {session}"), |_| {
-            format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{{"sessionId":"{session}","toolCall":{{"toolCallId":"{tag}","title":"{title}"}},"options":[{{"optionId":"yes","name":"Yes","kind":"allow_once"}}]}}}}"#
-            )
-        });
-        tag
     }
 
     /// Sends the response of a request where the dialect wants it.

@@ -7,12 +7,14 @@ use sandbox_agent_sdk::sessions::{EventQuery, SessionStore, StoredEvent, StoredE
 use super::program::Shared;
 
 /// The events of a session as they are checked.
-struct History<'a> {
-    shared: &'a Shared,
-    id: &'a str,
-    events: Vec<StoredEvent>,
+pub(super) struct History<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) id: &'a str,
+    pub(super) events: Vec<StoredEvent>,
     /// The turns by the tags of their prompts.
-    turns: BTreeMap<String, String>,
+    pub(super) turns: BTreeMap<String, String>,
+    /// The agent's session at the end.
+    pub(super) agent_session: Option<String>,
 }
 
 /// Compares what is stored with what happened.
@@ -33,11 +35,19 @@ pub(super) async fn check(shared: &Shared) {
         }
         let earlier = record.details.earlier_agent_sessions.iter().chain(&record.agent_session);
         let bound: BTreeSet<String> = earlier.map(|session| session.id.clone()).collect();
-        let mut history = History { shared, id: &id, events, turns: BTreeMap::new() };
+        let agent_session = record.agent_session.as_ref().map(|session| session.id.clone());
+        let mut history = History { shared, id: &id, events, turns: BTreeMap::new(), agent_session };
         history.describe();
         history.check_turns();
         history.check_words(&bound);
         history.check_whole();
+        if shared.world.plan.asking.is_some() {
+            history.check_requests();
+        }
+        let open = shared.store.open(&id).await.expect("the store is in memory");
+        if !open.is_empty() {
+            shared.world.fail(format!("{id}: {open:?} is open at the end"));
+        }
     }
     let ledger = shared.world.ledger();
     let twice: Vec<_> =
@@ -50,7 +60,7 @@ pub(super) async fn check(shared: &Shared) {
 }
 
 impl History<'_> {
-    fn fail(&self, what: impl std::fmt::Display) {
+    pub(super) fn fail(&self, what: impl std::fmt::Display) {
         self.shared.world.fail(format!("{}: {what}", self.id));
     }
 
@@ -101,15 +111,19 @@ impl History<'_> {
         failures.into_iter().for_each(|failure| self.fail(failure));
     }
 
+    /// The turns that count as interrupted, and may still run.
+    pub(super) fn interrupted(&self) -> BTreeSet<&String> {
+        let is_interrupted = |event: &&StoredEvent| {
+            event.turn_end().is_some_and(|end| end.error.is_some_and(|error| error.maybe_executed))
+        };
+        self.events.iter().filter(is_interrupted).filter_map(|end| end.turn_id.as_ref()).collect()
+    }
+
     /// Each word of the agent is stored once, in order, in its session and its turn, or a gap stands in its place.
     fn check_words(&self, bound: &BTreeSet<String>) {
         let ledger = self.shared.world.ledger();
         let mut failures = Vec::new();
-        let is_interrupted = |event: &&StoredEvent| {
-            event.turn_end().is_some_and(|end| end.error.is_some_and(|error| error.maybe_executed))
-        };
-        let interrupted: BTreeSet<_> =
-            self.events.iter().filter(is_interrupted).filter_map(|end| end.turn_id.as_ref()).collect();
+        let interrupted = self.interrupted();
         // The indexes of words, in the order of the store, with `None` for each mark of a loss.
         let mut stored: Vec<Option<usize>> = Vec::new();
         for event in &self.events {

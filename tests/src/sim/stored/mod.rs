@@ -5,10 +5,12 @@
 //! holds at the end is compared with what the agent said.
 
 mod check;
+mod check_requests;
 mod plan;
 mod program;
+mod requests;
 mod run;
 mod store;
 
-pub use plan::NetworkFaults;
+pub use plan::Extent;
 pub use run::run_stored;

@@ -3,18 +3,21 @@
 use sandbox_agent_sdk::sessions::Durability;
 
 use crate::sim::{
-    plan::{Faults, Memory, Model, Plan},
+    plan::{Asking, Faults, Memory, Model, Plan},
     random::Random,
 };
 
-/// Whether the network fails, too.
+/// What happens in a run, besides prompts, kills, restarts and failures of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NetworkFaults {
-    /// It only takes time. Programs, servers and the store fail.
-    None,
-    /// Streams break and messages are lost.
-    All,
+pub enum Extent {
+    /// Agents ask for permission at most, which each program grants at once. The network only takes time.
+    Text,
+    /// Agents have files written, too. Programs decide permissions slowly, several acquire a session in one moment,
+    /// and loads take time.
+    Requests,
+    /// The same, and streams break and messages are lost.
+    Network,
 }
 
 /// How often a call of the store fails in one way, in a thousand.
@@ -41,16 +44,23 @@ pub(super) struct Sharing {
     pub(super) kills: u64,
     pub(super) store: StoreFaults,
     pub(super) durability: Durability,
+    /// The moments, in milliseconds, at which every program acquires the session with this number.
+    pub(super) meetings: Vec<(u64, u64)>,
 }
 
 impl Sharing {
-    /// Whether the server has everything that happens, so that nothing can be lost.
-    pub(super) fn is_whole(&self, plan: &Plan) -> bool {
+    /// Whether no call of the store fails or takes long.
+    pub(super) fn is_store_calm(&self) -> bool {
         let StoreFaults { refuse, lose, slow, stall } = &self.store;
-        plan.calm && plan.restarts == 0 && refuse + lose + slow + stall == 0
+        refuse + lose + slow + stall == 0
     }
 
-    pub(super) fn new(seed: u64, network: NetworkFaults) -> (Plan, Self) {
+    /// Whether the server has everything that happens, so that nothing can be lost.
+    pub(super) fn is_whole(&self, plan: &Plan) -> bool {
+        plan.calm && plan.restarts == 0 && self.is_store_calm()
+    }
+
+    pub(super) fn new(seed: u64, extent: Extent) -> (Plan, Self) {
         let mut plan = Plan::new(seed, Some(Model::Rpc));
         let mut random = Random::labelled(seed, "sharing");
         let (loads, resumes) = (random.per_mille(500), random.per_mille(300));
@@ -61,10 +71,14 @@ impl Sharing {
         if !plan.calm {
             plan.restarts = random.pick(&[0, 0, 1, 2, 4]);
         }
-        if network == NetworkFaults::None {
+        if extent != Extent::Network {
             plan.faults = Faults::default();
             // A stream that takes long to bring its backlog is a fault, too: responses are not in order then.
             plan.latency = plan.latency.min(3);
+        }
+        if extent == Extent::Network {
+            // A backlog of hundreds of events, each of which is late, takes longer than a reader waits.
+            plan.latency = plan.latency.min(20);
         }
         // A subscriber that is too slow is another matter.
         plan.subscriber = 64 << 20;
@@ -87,7 +101,23 @@ impl Sharing {
             kills: random.pick(&[0, 1, 1, 2, 4]),
             store,
             durability,
+            meetings: Vec::new(),
         };
-        (plan, sharing)
+        if extent == Extent::Text { (plan, sharing) } else { sharing.serving(seed, plan) }
+    }
+
+    /// The same with requests that programs serve.
+    fn serving(mut self, seed: u64, mut plan: Plan) -> (Plan, Self) {
+        let mut random = Random::labelled(seed, "serving");
+        plan.asking = Some(Asking {
+            permissions: random.pick(&[0, 60, 150, 300]),
+            writes: random.pick(&[0, 100, 200, 500]),
+            load: random.pick(&[0, 0, 20, 400, 3_000]),
+        });
+        for _ in 0..random.pick(&[0, 0, 1, 2, 4]) {
+            self.meetings.push((random.below(60_000), random.below(self.sessions)));
+        }
+        self.meetings.sort_unstable();
+        (plan, self)
     }
 }

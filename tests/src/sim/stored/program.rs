@@ -17,7 +17,7 @@ use sandbox_agent_sdk::{
 };
 use tokio::time::Duration;
 
-use super::{plan::Sharing, store::ProgramStore};
+use super::{plan::Sharing, requests, store::ProgramStore};
 use crate::sim::{
     network::{Network, PROGRAM},
     random::Random,
@@ -43,8 +43,9 @@ impl Life {
     }
 
     /// The program does nothing any more, and hears of nothing.
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self, world: &World) {
         self.is_over.store(true, Ordering::Relaxed);
+        world.ledger().ended_programs.insert(self.name.to_string());
     }
 
     pub(super) async fn wait_if_over(&self) {
@@ -105,15 +106,21 @@ impl Program {
         reconnect.jitter = 0.0;
         let mut random = shared.world.random(&format!("program {name}"));
         let policy = if random.per_mille(500) { DropPolicy::Cancel } else { DropPolicy::Detach };
-        let client = SandboxAgentClient::builder("http://model")
+        let options = SandboxAgentClient::builder("http://model")
             .agent("model")
             .server(ServerKind::Shared)
             .http_sender(line)
             .reconnect(reconnect)
-            .on_turn_drop(policy)
-            .permissions(PermissionPolicy::BypassPermissions)
-            .build()
-            .expect("the settings are valid");
+            .on_turn_drop(policy);
+        let serves = shared.world.plan.asking.is_some();
+        let options = match serves {
+            true => options.permission_handler(requests::decide(shared, &life)),
+            false => options.permissions(PermissionPolicy::BypassPermissions),
+        };
+        let client = options.build().expect("the settings are valid");
+        if serves {
+            requests::serve(shared, &life, &client);
+        }
         let store = ProgramStore {
             world: shared.world.clone(),
             shared: shared.store.clone(),
@@ -125,8 +132,31 @@ impl Program {
         Self { shared: shared.clone(), client, life }
     }
 
-    /// Does one thing after the other.
+    /// Does one thing after the other, and acquires sessions in the same moment as other programs.
     pub(super) async fn run(self: Arc<Self>) {
+        tokio::join!(self.act_on(), self.meet());
+        self.note("is done");
+        self.shared.world.ledger().ended_programs.insert(self.life.name.to_string());
+    }
+
+    /// Acquires sessions at moments that all programs have in common.
+    async fn meet(&self) {
+        let mut random = self.shared.world.random(&format!("meetings {}", self.life.name));
+        for (at, number) in &self.shared.sharing.meetings {
+            let at = Duration::from_millis(*at);
+            let Some(left) = at.checked_sub(self.shared.world.now()) else { continue };
+            tokio::time::sleep(left).await;
+            let id = format!("m{number}");
+            if random.per_mille(500) {
+                self.prompt(&mut random, &id, "").await;
+            } else {
+                let resumed = self.calling(&id, "resume", self.client.session(&id).resume()).await;
+                self.note(&format!("resumed {id} with the others: {resumed:?}"));
+            }
+        }
+    }
+
+    async fn act_on(&self) {
         let mut random = self.shared.world.random(&format!("actions {}", self.life.name));
         for _ in 0..self.shared.sharing.actions {
             let pause = random.pick(&[0, 0, 5, 300, 2_000, 20_000]);
@@ -134,22 +164,21 @@ impl Program {
             let id = format!("m{}", random.below(self.shared.sharing.sessions));
             self.act(&mut random, &id).await;
         }
-        self.note("is done");
     }
 
     async fn act(&self, random: &mut Random, id: &str) {
         let session = self.client.session(id);
         match random.below(10) {
             0 => {
-                let released = self.bounded("release", session.release()).await;
+                let released = self.calling(id, "release", session.release()).await;
                 self.note(&format!("released {id}: {:?}", released.map(drop).err()));
             }
             1 => {
-                let resumed = self.bounded("resume", session.resume()).await;
+                let resumed = self.calling(id, "resume", session.resume()).await;
                 self.note(&format!("resumed {id}: {resumed:?}"));
             }
             2 => {
-                let cancelled = self.bounded("cancel", session.cancel()).await;
+                let cancelled = self.calling(id, "cancel", session.cancel()).await;
                 self.note(&format!("cancelled {id}: {cancelled:?}"));
             }
             3 => {
@@ -169,11 +198,11 @@ impl Program {
         let tag = format!("p{number:04}{suffix}");
         self.note(&format!("prompts {id} with {tag}"));
         let directory = NewSession::in_dir(format!("/{id}"));
-        let session = match self.bounded("open", self.client.resume_or_create(id, directory)).await {
+        let session = match self.calling(id, "open", self.client.resume_or_create(id, directory)).await {
             Ok(session) => session,
             Err(error) => return self.note(&format!("cannot open {id}: {error}")),
         };
-        let mut turn = match self.bounded("prompt", session.prompt(tag.clone())).await {
+        let mut turn = match self.calling(id, "prompt", session.prompt(tag.clone())).await {
             Ok(turn) => turn,
             Err(error) => return self.note(&format!("cannot prompt {id} with {tag}: {error}")),
         };
@@ -184,7 +213,7 @@ impl Program {
             Some(after) => {
                 let _ = tokio::time::timeout(after, reading).await;
                 if random.per_mille(400) {
-                    let released = self.bounded("release", session.release()).await;
+                    let released = self.calling(id, "release", session.release()).await;
                     self.note(&format!("released {id}: {:?}", released.map(drop).err()));
                 }
                 self.note(&format!("leaves {tag}"));
@@ -197,7 +226,9 @@ impl Program {
         while let Ok(Some(update)) = self.bounded("next", async { Ok(turn.next().await) }).await {
             let text = update.to_string();
             self.note(&format!("{tag} says {text:.12}"));
-            if self.shared.sharing.durability == Durability::BeforeDelivery && text.starts_with('u') {
+            // What an agent replays for another program, which loads the session meanwhile, is stored by nobody.
+            let is_new = text.starts_with('u') && !text.contains(" h");
+            if self.shared.sharing.durability == Durability::BeforeDelivery && is_new {
                 self.check_stored(id, &text).await;
             }
         }
@@ -215,6 +246,20 @@ impl Program {
         if !stored.events.iter().any(is_it) {
             self.shared.world.fail(format!("{id}: {text:.12} was delivered and is not stored"));
         }
+    }
+
+    /// Waits for a call about a session, which has an end.
+    pub(super) async fn calling<T>(
+        &self,
+        id: &str,
+        what: &str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let key = (self.life.name.to_string(), id.to_owned());
+        *self.shared.world.ledger().under_way.entry(key.clone()).or_default() += 1;
+        let result = self.bounded(what, call).await;
+        *self.shared.world.ledger().under_way.entry(key).or_default() -= 1;
+        result
     }
 
     /// Waits for a call, which has an end.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 
-use sandbox_agent_sdk::sessions::{MemoryStore, SessionStore};
+use sandbox_agent_sdk::sessions::{MemoryStore, SessionStore, StoredSession};
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::Duration,
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     check,
-    plan::{NetworkFaults, Sharing},
+    plan::{Extent, Sharing},
     program::{Life, Program, Shared},
 };
 use crate::sim::{
@@ -22,6 +22,8 @@ use crate::sim::{
 
 /// How long everything has to settle once faults are over.
 const SETTLE: Duration = Duration::from_secs(300);
+/// How long the requests of one turn take at most, once they are served.
+const SERVED: Duration = Duration::from_secs(3_000);
 /// More than a run has.
 const EVENTS: usize = 100_000;
 
@@ -29,18 +31,18 @@ const EVENTS: usize = 100_000;
 ///
 /// # Panics
 /// When no runtime can be made.
-pub fn run_stored(seed: u64, network: NetworkFaults, traced: bool) -> Report {
+pub fn run_stored(seed: u64, extent: Extent, traced: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing");
     sandbox_agent_sdk::fuzzing::seed_randomness(seed);
-    runtime.block_on(simulate(seed, network, traced))
+    runtime.block_on(simulate(seed, extent, traced))
 }
 
-async fn simulate(seed: u64, network: NetworkFaults, traced: bool) -> Report {
-    let (plan, sharing) = Sharing::new(seed, network);
+async fn simulate(seed: u64, extent: Extent, traced: bool) -> Report {
+    let (plan, sharing) = Sharing::new(seed, extent);
     let world = Arc::new(World::new(plan, traced));
     world.note(|| format!("{:?}\n{sharing:?}", world.plan));
     let server = Server::new(world.clone());
@@ -102,7 +104,7 @@ async fn use_programs(shared: &Arc<Shared>) {
                 kills -= 1;
                 let (life, handle) = &programs[random.index(programs.len())];
                 shared.world.note(|| format!("{}: is killed", life.name));
-                life.end();
+                life.end(&shared.world);
                 handle.abort();
                 let next = programs.len();
                 programs.push(start(next, &mut running));
@@ -110,7 +112,7 @@ async fn use_programs(shared: &Arc<Shared>) {
         }
     }
     // What is left of them does not disturb the last one.
-    programs.iter().for_each(|(life, _)| life.end());
+    programs.iter().for_each(|(life, _)| life.end(&shared.world));
 }
 
 /// The last program continues every session.
@@ -122,15 +124,16 @@ async fn finish(shared: &Arc<Shared>) {
             continue;
         }
         let session = program.client.session(&id);
-        match program.bounded("resume", session.resume()).await {
+        match program.calling(&id, "resume", session.resume()).await {
             Ok(restored) => program.note(&format!("resumed {id}: {restored:?}")),
             Err(error) => {
                 shared.world.fail(format!("{id} cannot be resumed after everything settled: {error}"));
                 continue;
             }
         }
+        await_open_turn(shared, &session).await;
         let tag = format!("p{:04}", shared.turns.fetch_add(1, Ordering::Relaxed));
-        match program.bounded("prompt", session.prompt(tag.clone())).await {
+        match program.calling(&id, "prompt", session.prompt(tag.clone())).await {
             Ok(mut turn) => {
                 program.read(&id, &tag, &mut turn).await;
                 if let Err(error) = turn.outcome().await {
@@ -147,5 +150,19 @@ async fn finish(shared: &Arc<Shared>) {
     if let Err(error) = program.bounded("flush", program.client.flush()).await {
         shared.world.fail(format!("the last flush failed: {error}"));
     }
-    program.life.end();
+    program.life.end(&shared.world);
+}
+
+/// A turn that another program began ends: what its agent waits for is served.
+async fn await_open_turn(shared: &Shared, session: &StoredSession) {
+    if shared.world.plan.asking.is_none()
+        || tokio::time::timeout(SERVED, session.open_turn_ended()).await.is_ok()
+    {
+        return;
+    }
+    let agent_session = session.agent_session().map(|session| session.id().to_owned()).unwrap_or_default();
+    if let Some((running, open)) = shared.server.waiting(&agent_session).filter(|(_, open)| !open.is_empty())
+    {
+        shared.world.fail(format!("{} waits for {open:?}, and the last program owns it", running.tag));
+    }
 }

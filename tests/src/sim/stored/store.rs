@@ -82,9 +82,7 @@ impl ProgramStore {
 
     /// This program owns a session from now on, or does not any more.
     fn owns(&self, id: &str, owns: bool) {
-        let mut ledger = self.world.ledger();
-        let owner = if owns { self.life.name.to_string() } else { String::new() };
-        ledger.owners.insert(id.to_owned(), owner);
+        self.world.ledger().own(id, if owns { &self.life.name } else { "" });
     }
 
     /// Appends, and checks that no earlier owner writes.

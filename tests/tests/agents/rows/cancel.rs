@@ -5,7 +5,7 @@ use sandbox_agent_sdk::{PermissionPolicy, Session, Turn};
 use crate::{
     bench::{Answering, Bench, TurnLog, ask, first_text, in_time, read, until},
     cell::{Cell, Seen},
-    sender::SentPrompts,
+    sender::Sent,
 };
 
 /// A turn that would take half a minute and more.
@@ -23,8 +23,8 @@ async fn usable(bench: &Bench, session: &Session) {
 }
 
 /// A session of a client that allows everything, and the prompts that the client sends.
-async fn watched(bench: &Bench) -> (Session, SentPrompts) {
-    let sent = SentPrompts::default();
+async fn watched(bench: &Bench) -> (Session, Sent) {
+    let sent = Sent::prompts();
     let options = bench.options().permissions(PermissionPolicy::BypassPermissions).http_sender(sent.clone());
     (bench.connect(options).await.session(bench.new_session()).await, sent)
 }

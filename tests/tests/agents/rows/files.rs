@@ -3,10 +3,14 @@
 use std::{
     fs,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use futures::future::BoxFuture;
+use sandbox_agent_sdk::requests::AgentRequest;
 use sandbox_agent_sdk::tools::{
     ConfinedFiles, FileAccess, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
@@ -19,6 +23,7 @@ use sdk_tests::{
 use crate::{
     bench::{Answering, Bench, TurnLog, ask},
     cell::{Cell, Seen},
+    sender::Sent,
 };
 
 pub(super) async fn a_new_file_shows_its_diff(cell: Cell) -> Seen {
@@ -149,14 +154,50 @@ pub(super) async fn confined_files_serve_the_agent(cell: Cell) -> Seen {
     }
 }
 
+pub(super) async fn confined_files_serve_a_read(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
+    let asked: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+    let options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
+    // By default only writing is advertised to gemini.
+    let options = options.advertised_file_access(|_| FileAccess::ReadWrite);
+    let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
+    let session = connected.session(bench.new_session()).await;
+    let path = bench.in_project("readable.txt");
+    fs::write(&path, "what the file says\n").expect("a file");
+    let log = ask(&session, &format!("read {}", path.display())).await;
+    assert!(log.ended().text().contains("what the file says"), "{}", log.text());
+    let asked = asked.lock().unwrap().clone();
+    match asked.contains(&"read") {
+        true => Seen::note("reads through the client"),
+        false => Seen::cannot("never asks; reads by itself"),
+    }
+}
+
 pub(super) async fn terminals_are_offered(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
+    let advertised = Sent::with(r#""terminal":true"#);
     let options = bench.options().terminals(TerminalOptions::new(Roots::at(bench.home.project())));
-    let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
+    let options = options.permissions(PermissionPolicy::BypassPermissions).http_sender(advertised.clone());
+    let connected = bench.connect(options).await;
+    assert_eq!(advertised.count(), 1, "the client does not advertise terminals");
+    let created = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&created);
+    let is_create = move |request: &AgentRequest| {
+        if request.method() == "terminal/create" {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        // It only counts.
+        false
+    };
+    let counting = connected.client.requests().register_outermost(is_create, AgentRequest::forward);
     let session = connected.session(bench.new_session()).await;
     let log = ask(&session, "tool touch terminal.txt && echo it-ran").await;
     assert!(log.ended().text().contains("it-ran"), "{}", log.text());
     assert!(bench.in_project("terminal.txt").exists());
-    let used = log.updates.iter().any(|update| update.raw().to_string().contains("terminalId"));
-    if used { Seen::Works } else { Seen::cannot("runs commands by itself") }
+    drop(counting);
+    match created.load(Ordering::SeqCst) {
+        0 => Seen::cannot("runs commands by itself"),
+        _ => Seen::Works,
+    }
 }

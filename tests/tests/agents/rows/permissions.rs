@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use sandbox_agent_sdk::{
-    PermissionDecision, PermissionPolicy, TurnOutcome, requests::PermissionReply, turns::TurnEvent,
-};
+use sandbox_agent_sdk::requests::{DecidedBy, PermissionReply};
+use sandbox_agent_sdk::{Event, PermissionDecision, PermissionPolicy, TurnOutcome, turns::TurnEvent};
 
 use crate::{
     bench::{Answering, Bench, ask, chain, in_time},
@@ -79,6 +78,53 @@ pub(super) async fn a_permission_handler_decides(cell: Cell) -> Seen {
     let seen = seen.lock().unwrap().clone();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen[1].contains("touch refused.txt"), "{seen:?}");
+    Seen::note(after_a_refusal(outcome))
+}
+
+pub(super) async fn a_policy_function_decides(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let list = Arc::clone(&seen);
+    let policy = PermissionPolicy::function(move |request| {
+        let raw = request.raw().to_string();
+        let reply = match raw.contains("touch allowed.txt") {
+            true => PermissionReply::Once,
+            false => PermissionReply::Reject,
+        };
+        list.lock().unwrap().push(raw);
+        PermissionDecision::Reply(reply)
+    });
+    let connected = bench.connect(bench.options().permissions(policy)).await;
+    let answering = Answering::start(&connected.client, |request| panic!("{request:?}"));
+    let session = connected.session(bench.new_session()).await;
+    let log = ask(&session, "tool touch allowed.txt && echo it-ran").await;
+    assert!(log.ended().text().contains("it-ran"), "{}", log.text());
+    assert!(bench.in_project("allowed.txt").exists());
+    let log = ask(&session, "tool touch refused.txt").await;
+    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{}", chain(error)));
+    assert!(!bench.in_project("refused.txt").exists() && answering.requests().is_empty());
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    Seen::note(after_a_refusal(outcome))
+}
+
+pub(super) async fn a_command_is_rejected_if_nobody_decides(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.connect(bench.options().permissions(PermissionPolicy::Ask)).await;
+    let mut events = connected.client.events();
+    let session = connected.session(bench.new_session()).await;
+    let log = ask(&session, "tool touch undecided.txt").await;
+    let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{}", chain(error)));
+    assert!(!bench.in_project("undecided.txt").exists());
+    let mut rejected = 0;
+    while let Some(event) = events.try_next() {
+        if let Event::PermissionDecided(decided) = event {
+            assert_eq!(decided.by, DecidedBy::Default, "{decided:?}");
+            rejected += 1;
+        }
+    }
+    assert_eq!(rejected, 1);
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::note(after_a_refusal(outcome))
 }
 

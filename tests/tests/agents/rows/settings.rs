@@ -1,5 +1,6 @@
 //! Modes, models and options.
 
+use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::session::SessionSnapshot;
 use sdk_tests::agents::RealAgent;
 
@@ -91,7 +92,20 @@ pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
     let session = bench.session().await;
     let Some(model) = other_model(&session.snapshot()) else {
         assert_eq!(cell.agent, RealAgent::Qwen, "{:?}", session.snapshot());
-        return Seen::cannot("has one model");
+        let only = session.snapshot().models.current.clone().expect("a model");
+        in_time("setting the model", session.set_model(&only))
+            .await
+            .unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert_eq!(session.snapshot().models.current.as_deref(), Some(only.as_str()));
+        let refused = in_time("setting an unknown model", session.set_model("no-such-model")).await;
+        let error = refused.expect_err("an unknown model is refused");
+        assert!(matches!(error, Error::Rpc { .. }), "{}", chain(&error));
+        assert_eq!(session.snapshot().models.current.as_deref(), Some(only.as_str()), "{}", chain(&error));
+        assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+        // Its id names the login and the provider too.
+        let asked = bench.model.asked("still there").await.body["model"].as_str().map(str::to_owned);
+        assert!(asked.is_some_and(|name| only.contains(&name)), "{only}");
+        return Seen::cannot("has one model; an unknown one is refused with an error of the agent");
     };
     in_time("setting the model", session.set_model(&model))
         .await
@@ -119,8 +133,14 @@ pub(super) async fn an_option_is_set(cell: Cell) -> Seen {
         Some((option.id.clone(), values.into_iter().find(usable)?.clone()))
     });
     let Some((option, value)) = choice else {
-        assert!(matches!(cell.agent, RealAgent::Gemini | RealAgent::Qwen), "{snapshot:?}");
-        return Seen::cannot("has no options");
+        assert_eq!(cell.agent, RealAgent::Gemini, "{snapshot:?}");
+        let set = session.set_config_option("mode", "plan".to_owned());
+        let error =
+            in_time("setting an option", set).await.expect_err("an agent without options refuses one");
+        assert!(matches!(error, Error::Unsupported { .. }), "{}", chain(&error));
+        assert!(session.snapshot().config_options.is_empty());
+        assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+        return Seen::cannot("has no options: `Unsupported`");
     };
     let set = session.set_config_option(&option, value.clone());
     in_time("setting an option", set).await.unwrap_or_else(|error| panic!("{}", chain(&error)));

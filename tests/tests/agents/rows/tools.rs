@@ -2,10 +2,10 @@
 
 use sandbox_agent_sdk::PermissionPolicy;
 use sandbox_agent_sdk::config::{LocalMcpServer, McpServerConfig};
-use sdk_tests::agents::mcp_server;
+use sdk_tests::agents::{mcp_listed, mcp_server};
 
 use crate::{
-    bench::{Bench, ask, in_time},
+    bench::{Bench, ask, until},
     cell::{Cell, Seen},
 };
 
@@ -20,6 +20,9 @@ pub(super) async fn a_tool_server_is_used(cell: Cell) -> Seen {
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::BypassPermissions)).await;
     let new = bench.new_session().mcp_server("fortunes", &tool_server(&bench));
     let session = connected.session(new).await;
+    // Some agents start tool servers in the background.
+    let listed = mcp_listed(bench.home.folder());
+    until("the agent asks for the tools", || listed.exists()).await;
     let log = ask(&session, "call fortune {}").await;
     if log.ended().text().contains("a long journey") {
         return Seen::Works;
@@ -30,16 +33,9 @@ pub(super) async fn a_tool_server_is_used(cell: Cell) -> Seen {
     };
     assert!(log.text().contains("there is no tool for"), "{} {:?}", log.text(), offered());
     // Some agents offer the tools of tool servers only after the model has searched for them.
-    if offered().iter().any(|name| name == "tool_search") {
-        ask(&session, r#"call tool_search {"query":"fortune"}"#).await.ended();
-        let log = ask(&session, "call fortune {}").await;
-        assert!(log.ended().text().contains("a long journey"), "{} {:?}", log.text(), offered());
-        return Seen::note("the model has to search for the tool first");
-    }
-    // Others start tool servers in the background, and may offer the tool after the first turn only.
-    in_time("the tool is offered", async {
-        while !ask(&session, "call fortune {}").await.ended().text().contains("a long journey") {}
-    })
-    .await;
-    Seen::Works
+    assert!(offered().iter().any(|name| name == "tool_search"), "{:?}", offered());
+    ask(&session, r#"call tool_search {"query":"fortune"}"#).await.ended();
+    let log = ask(&session, "call fortune {}").await;
+    assert!(log.ended().text().contains("a long journey"), "{} {:?}", log.text(), offered());
+    Seen::note("the model has to search for the tool first")
 }

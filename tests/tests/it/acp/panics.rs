@@ -7,6 +7,7 @@ use std::sync::{
 
 use acp_http_client::{
     AcpHttpClient, AgentHandler, AgentRequest, Error, RpcError, Token, TokenError, TokenUse,
+    schema::v1::CancelNotification,
 };
 use mock_server::{Echo, Step};
 use sdk_tests::{acp_server, client, eventually, handshake, numbered, prompt, session, texts, within};
@@ -113,4 +114,25 @@ async fn a_closure_that_selects_requests_may_call_the_client() {
     assert_eq!(seen.get(), Some(&(true, 1)));
     within("the turn", turn).await.unwrap().unwrap();
     assert_eq!(server.answers()[0].answer["error"]["code"], RpcError::REQUEST_CANCELLED);
+}
+
+#[tokio::test]
+async fn a_cancel_leaves_open_requests_to_other_clients_if_its_closure_says_so_or_panics() {
+    let answers: [fn() -> bool; 2] = [|| false, || panic!("a bug")];
+    for answers_requests in answers {
+        let server = acp_server(|_| ask()).start().await;
+        let client = client(&server).handler(Silent).build().unwrap();
+        let id = session(&client).await;
+        let turn = tokio::spawn(prompt(&client, &id, "go"));
+        eventually("the request", || !client.diagnostics().open_agent_requests.is_empty()).await;
+        let notification = || CancelNotification::new(id.clone());
+        let cancelling = client.control().cancel_turn_if(notification(), answers_requests);
+        within("the cancel", cancelling).await.unwrap();
+        assert!(!server.messages("session/cancel").is_empty(), "the turn is cancelled all the same");
+        assert_eq!(client.diagnostics().open_agent_requests.len(), 1);
+        assert!(server.answers().is_empty());
+        within("the cancel", client.cancel(notification())).await.unwrap();
+        within("the turn", turn).await.unwrap().unwrap();
+        assert!(client.diagnostics().open_agent_requests.is_empty());
+    }
 }

@@ -1,9 +1,10 @@
 //! Agents to chat with.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall, Turn};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A server whose agent does what the tests need, word by word.
@@ -62,15 +63,38 @@ fn steps(turn: &Turn) -> Vec<Step> {
                 "toolCallId": "e", "title": "Edit a.rs", "kind": "edit", "content": [diff, diff],
                 "rawInput": {"filepath": "a.rs", "diff": "+new line"}, "locations": [{"path": "a.rs"}],
             });
-            let option = |id: &str, kind: &str| json!({"optionId": id, "name": id, "kind": kind});
-            let options = [option("Yes", "allow_once"), option("No", "reject_once")];
-            let params = json!({"toolCall": call, "options": options});
             let done = json!({
                 "sessionUpdate": "tool_call", "toolCallId": "e", "title": "Edit a.rs", "status": "completed",
                 "content": [diff],
             });
-            let method = "session/request_permission".to_owned();
-            vec![Step::Request { method, params }, Step::Update(done), say("edited")]
+            vec![asked(call), Step::Update(done), say("edited")]
+        }
+        "edits" => {
+            let text = |line: &str| (1..=8).map(|number| format!("{line} {number}\n")).collect::<String>();
+            let diff = |file: usize| {
+                let path = format!("file{file}.rs");
+                json!({"type": "diff", "path": path, "oldText": text("old"), "newText": text("new")})
+            };
+            let diffs: Vec<_> = (1..=5).map(diff).collect();
+            vec![asked(
+                json!({"toolCallId": "e", "title": "Edit five files", "kind": "edit", "content": diffs}),
+            )]
+        }
+        "script" => {
+            let lines: Vec<String> = (1..=9).map(|line| format!("echo step {line}")).collect();
+            let command = format!("rm -rf /everything\n{}", lines.join("\n"));
+            let call = json!({"toolCallId": "c", "title": "Run a script", "rawInput": {"command": command}});
+            vec![asked(call)]
+        }
+        "one line" => {
+            let command = format!("echo {} && rm -rf /everything", "x".repeat(300));
+            let call = json!({"toolCallId": "c", "title": "Run a line", "rawInput": {"command": command}});
+            vec![asked(call)]
+        }
+        "endless" => {
+            let lines: Vec<String> = (1..=500).map(|line| format!("echo step {line}")).collect();
+            let call = json!({"toolCallId": "c", "title": "Run for long", "rawInput": {"command": lines.join("\n")}});
+            vec![asked(call)]
         }
         "hostile" => vec![
             say(
@@ -89,13 +113,26 @@ fn steps(turn: &Turn) -> Vec<Step> {
     }
 }
 
+/// Asks for a permission to make this tool call.
+fn asked(call: Value) -> Step {
+    let option = |id: &str, kind: &str| json!({"optionId": id, "name": id, "kind": kind});
+    let options = [option("Yes", "allow_once"), option("No", "reject_once")];
+    let method = "session/request_permission".to_owned();
+    Step::Request { method, params: json!({"toolCall": call, "options": options}) }
+}
+
 fn call(title: &str) -> ToolCall {
     ToolCall::new("call", title)
 }
 
 /// An agent that is a process: a shell script that speaks the protocol. It answers prompts, exits on `die`, and asks for
-/// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. With the variable
-/// `WANTS_LOGIN` it requires a login, with `NO_LIST` it does not list its sessions.
+/// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. Variables change it:
+///
+/// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login.
+/// - `METHODS`, `TERMINAL_METHODS`: its login methods; the second ones for a client that offers terminal logins.
+/// - `NO_LIST`: it does not list its sessions.
+/// - `IGNORES_END`: it does not exit at the end of its input.
+/// - `WRITES_LATE`: it records each turn a moment after its response.
 pub(super) struct Process {
     _directory: TempDir,
     pub(super) path: PathBuf,
@@ -105,12 +142,16 @@ const SCRIPT: &str = r#"
 answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
 say() { printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}}}\n' "$1"; }
 echo "$$" >> "$0.starts"
+echo 'shell: started' >&2
 [ -n "$NO_LIST" ] || list='"list":{}'
 refuse() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Authentication required"}}\n' "$id"; }
+[ -n "$METHODS" ] || METHODS='[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"},{"id":"openai-api-key","name":"Other key"}]'
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9][0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{'"$list"'}},"authMethods":[{"id":"oauth","name":"Browser"},{"id":"gemini-api-key","name":"Key"},{"id":"openai-api-key","name":"Other key"}]}' ;;
+    *'"method":"initialize"'*)
+      case "$line" in *'"auth":{"terminal":true'*) METHODS=${TERMINAL_METHODS:-$METHODS} ;; esac
+      answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{'"$list"'}},"authMethods":'"$METHODS"'}' ;;
     *'"method":"authenticate"'*) echo "$line" >> "$0.logins"; WANTS_LOGIN=; answer '{}' ;;
     *'"method":"session/new"'*|*'"method":"session/load"'*)
       if [ -n "$WANTS_LOGIN" ]; then refuse; else answer '{"sessionId":"s1"}'; fi ;;
@@ -125,10 +166,15 @@ while read -r line; do
       id=$prompt
       answer '{"stopReason":"end_turn"}' ;;
     *'"method":"session/prompt"'*die*) say 'going down'; echo 'shell: no more' >&2; exit 9 ;;
-    *'"method":"session/prompt"'*) say "process $$ here"; answer '{"stopReason":"end_turn"}' ;;
+    *'"method":"session/prompt"'*)
+      if [ -n "$PROMPT_WANTS_LOGIN" ]; then refuse; continue; fi
+      say "process $$ here"
+      answer '{"stopReason":"end_turn"}'
+      [ -z "$WRITES_LATE" ] || { sleep 0.3; echo "$id" >> "$0.turns"; } ;;
     *'"id"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id" ;;
   esac
 done
+while [ -n "$IGNORES_END" ]; do sleep 0.2; done
 "#;
 
 impl Process {
@@ -149,6 +195,32 @@ impl Process {
         self.lines("sh.logins")
     }
 
+    /// How many turns the agent has recorded.
+    pub(super) fn turns(&self) -> usize {
+        self.lines("sh.turns")
+    }
+
+    /// How many processes of the agent are running.
+    pub(super) fn running(&self) -> usize {
+        let starts = std::fs::read_to_string(self.path.with_extension("sh.starts")).unwrap_or_default();
+        let is_running = |id: &&str| {
+            let status = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            // A process that has exited and was not waited for is a zombie.
+            status.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+        };
+        starts.lines().filter(is_running).count()
+    }
+
+    /// The command that starts it.
+    pub(super) fn command(&self) -> String {
+        format!("sh {}", self.path.display())
+    }
+
+    /// Installs it as a program of this name.
+    pub(super) fn install(&self, folder: &Path, name: &str) {
+        install(folder, name, &format!("exec {}\n", self.command()));
+    }
+
     fn lines(&self, extension: &str) -> usize {
         let text = std::fs::read_to_string(self.path.with_extension(extension)).unwrap_or_default();
         text.lines().count()
@@ -163,4 +235,12 @@ impl Process {
     pub(super) fn option(&self) -> String {
         format!("--agent-command \"sh {}\"", self.path.display())
     }
+}
+
+/// Writes a shell script that can be run as a program of this name.
+pub(super) fn install(folder: &Path, name: &str, script: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    let program = folder.join(name);
+    std::fs::write(&program, format!("#!/bin/sh\n{script}")).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
 }

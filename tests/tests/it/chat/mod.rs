@@ -13,7 +13,12 @@ macro_rules! chat {
 }
 
 mod agent;
+mod cards;
 mod keys;
+mod leaving;
+mod login;
 mod pipe;
 mod screen;
+mod start;
+mod status;
 pub(crate) mod terminal;

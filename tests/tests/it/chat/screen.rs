@@ -255,7 +255,7 @@ async fn a_server_that_is_not_there_ends_the_chat_with_a_reason() {
     let start = Start { arguments: "--agent-command /no/such/agent".to_owned(), ..Start::default() };
     let terminal = Terminal::start(&start).await;
     let screen = terminal.has_left_with(3).await;
-    assert!(screen.contains("✗ starting agent"), "{screen}");
+    assert!(screen.contains("✗ starting the agent"), "{screen}");
 }
 
 #[tokio::test]
@@ -274,6 +274,28 @@ async fn an_agent_that_is_a_process_can_be_chatted_with_and_restarted() {
     assert!(screen.contains("exit code 9") && screen.contains("shell: no more"), "{screen}");
     terminal.line("again").await;
     terminal.until("second process", |screen| screen.matches(" here").count() == 2).await;
+}
+
+#[tokio::test]
+async fn a_message_that_could_not_be_sent_to_a_restarted_agent_is_not_lost() {
+    if tmux_is_missing() {
+        return;
+    }
+    let agent = Process::new();
+    let start = Start { arguments: agent.option(), ..Start::default() };
+    let terminal = Terminal::start(&start).await;
+    terminal.see("/help lists the commands").await;
+    terminal.line("die").await;
+    terminal.see("restarts it").await;
+    let away = agent.path.with_extension("away");
+    std::fs::rename(&agent.path, &away).unwrap();
+    terminal.line("important words").await;
+    terminal.see("✗ restarting the agent").await;
+    terminal.until("the message again", |screen| screen.matches("› important words").count() == 2).await;
+    std::fs::rename(&away, &agent.path).unwrap();
+    terminal.key("Enter").await;
+    let screen = terminal.see(" here").await;
+    assert!(screen.contains("The agent runs again"), "{screen}");
 }
 
 #[tokio::test]

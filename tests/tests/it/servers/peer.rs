@@ -62,8 +62,6 @@ pub(crate) struct Knobs {
     pub(crate) token: Option<&'static str>,
     /// The server id in the path, on servers that have one.
     pub(crate) server_id: Option<&'static str>,
-    /// How long to wait for the details of an agent's end.
-    pub(crate) termination: Option<Duration>,
 }
 
 /// The result of a turn.
@@ -254,10 +252,7 @@ fn reconnect() -> ReconnectPolicy {
 
 /// Returns the options of the SDK's client for a server.
 pub(crate) fn options(server: &Server, knobs: &Knobs) -> ClientOptions {
-    let mut timeouts = ClientTimeouts::default().disconnect(CLOSE);
-    if let Some(patience) = knobs.termination {
-        timeouts = timeouts.termination(patience);
-    }
+    let timeouts = ClientTimeouts::default().disconnect(CLOSE);
     let url = knobs.url.clone().unwrap_or_else(|| server.url());
     let mut options = SandboxAgentClient::builder(url)
         .agent(server.agent())

@@ -23,6 +23,8 @@ pub(crate) enum Seen {
     Malformed,
     /// The agent ended, with this exit code and signal.
     Exited { code: Option<i64>, signal: Option<String> },
+    /// The last lines of stderr, which arrived after the end.
+    Details(Vec<String>),
     /// Events are missing.
     Lost,
     /// The server restarted.
@@ -83,6 +85,10 @@ fn of_sdk(event: sandbox_agent_sdk::Event) -> Seen {
         Event::SessionEnded(ended) => {
             let info = ended.termination;
             Seen::Exited { code: info.exit_code, signal: info.signal }
+        }
+        Event::TerminationDetails(details) => {
+            let lines = details.termination.last_stderr_lines(100);
+            Seen::Details(lines.into_iter().map(str::to_owned).collect())
         }
         Event::Gap(_) | Event::Lagged(_) => Seen::Lost,
         Event::ServerRestarted => Seen::Restarted,

@@ -131,7 +131,7 @@ pub(super) async fn moves_the_last_activity_and_the_position_only_forward(store:
         store.append(Append::to("s").position(to)).await.unwrap();
         assert_eq!(get(&store, "s").await.position, Some(expected), "{to:?}");
         let mut patch = RecordPatch::default();
-        patch.caught_up = true;
+        patch.caught_up = Some(true);
         let patched = store.append(Append::to("s").patch(patch).position(to)).await.unwrap().record.unwrap();
         assert_eq!(patched.position, Some(expected));
     }
@@ -181,9 +181,11 @@ pub(super) async fn tells_what_is_open(store: Store) {
     assert_eq!(open.requests.iter().map(|open| open.request.index).collect::<Vec<_>>(), [3]);
     append(&store, "s", [of(TurnEnded, 12).turn_id("t1")]).await;
     let open = store.open("s").await.unwrap();
-    assert_eq!((open.turns.len(), open.requests.len()), (0, 1), "the end of a turn closes no request");
-    append(&store, "s", [of(RequestClosed, 13).rpc_id("1")]).await;
-    assert!(store.open("s").await.unwrap().is_empty());
+    assert!(open.is_empty(), "the end of a turn closes its requests: {open:?}");
+    append(&store, "s", [of(Permission, 13).rpc_id("4"), of(Permission, 14).turn_id("t2").rpc_id("5")]).await;
+    append(&store, "s", [of(TurnEnded, 15).turn_id("t2")]).await;
+    let open = store.open("s").await.unwrap();
+    assert_eq!(open.requests.iter().map(|open| open.request.index).collect::<Vec<_>>(), [13]);
     assert_eq!(store.open("other").await.unwrap().turns.len(), 1);
     assert!(store.open("gone").await.unwrap().is_empty());
 }

@@ -139,7 +139,7 @@ pub(super) async fn ignores_what_an_owner_scanned_while_a_turn_is_open(store: St
     assert_eq!(acquired.position, Some(position(1, 10)), "the end of the turn may have been scanned");
     // The next owner finds the end.
     let mut patch = RecordPatch::default();
-    patch.caught_up = true;
+    patch.caught_up = Some(true);
     let ended = NewEvent { kind: StoredEventKind::TurnEnded, ..event(2, 2) }.turn_id("t");
     let append = Append::to("s").fence(acquired.fence()).events([ended]).patch(patch);
     store.append(append.scanned_to(scanned("q", "e", position(1, 600)))).await.unwrap();
@@ -159,7 +159,7 @@ pub(super) async fn ignores_what_an_owner_scanned_that_had_not_caught_up(store: 
     assert_eq!(third.position, Some(position(1, 10)));
     // This one catches up.
     let mut patch = RecordPatch::default();
-    patch.caught_up = true;
+    patch.caught_up = Some(true);
     let to = position(1, 620);
     let caught_up = Append::to("s").fence(third.fence()).patch(patch).position(to);
     let record = store.append(caught_up.scanned_to(scanned("r", "e", to))).await.unwrap().record.unwrap();

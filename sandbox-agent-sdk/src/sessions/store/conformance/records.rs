@@ -206,7 +206,7 @@ pub(super) async fn applies_every_member_of_a_patch(store: Store) {
     patch.last_active_at = Some(at(700));
     patch.endpoint = Some("e".to_owned());
     patch.agent_session = Change::Set(session("a"));
-    patch.caught_up = true;
+    patch.caught_up = Some(true);
     patch.user_key = Change::Set("u".to_owned());
     patch.title = Change::Set("t".to_owned());
     patch.supports_resume = Some(true);
@@ -335,6 +335,11 @@ pub(super) async fn deletes_only_what_is_unchanged(store: Store) {
     assert!(!store.delete_unchanged(&seen).await.unwrap(), "it is gone");
     assert_eq!(store.get("s").await.unwrap(), None);
     assert_eq!(all_events(&store, "s").await, []);
+    store.create(record("again", 5), Vec::new()).await.unwrap();
+    let seen = get(&store, "again").await;
+    store.delete("again").await.unwrap();
+    store.create(record("again", 6), Vec::new()).await.unwrap();
+    assert!(!store.delete_unchanged(&seen).await.unwrap(), "it is another session with the same id");
 }
 
 pub(super) async fn fails_after_it_was_closed(store: Store) {

@@ -137,7 +137,7 @@ setters! { PostgresOptions:
     min_connections(connections: u32) => min_connections = connections;
     /// Sets how long to wait for a free connection. Default 10 s.
     acquire_timeout(timeout: Duration) => acquire_timeout = timeout;
-    /// Sets after what time an idle connection is closed; `None` for never. Default 10 minutes.
+    /// Sets how long a connection may be idle before it is closed; `None` for no limit. Default 10 minutes.
     idle_timeout(timeout: Option<Duration>) => idle_timeout = timeout;
     /// Sets how long one statement may take, including waiting for locks; `None` for no limit. Default 30 s.
     ///

@@ -230,7 +230,7 @@ pub(super) async fn insert_events(
 /// Closes what an event closes, as far as it is older.
 async fn close_events(connection: &mut Connection, session: &str, row: &EventRow<'_>) -> Result<(), Failure> {
     let (which, id) = match row.event.closes() {
-        Some(Closes::Turn(id)) => ("turn_id = $2 AND kind IN ('prompt', 'prompt_resent')", id),
+        Some(Closes::Turn(id)) => ("turn_id = $2", id),
         Some(Closes::Request(id)) => ("rpc_id = $2 AND kind NOT IN ('prompt', 'prompt_resent')", id),
         None => return Ok(()),
     };

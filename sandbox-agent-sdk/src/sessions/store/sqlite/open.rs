@@ -117,6 +117,8 @@ mod private {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
     use std::path::{Path, PathBuf};
 
+    use crate::convert::text::printable;
+
     /// Permissions of other users.
     const OTHERS: u32 = 0o077;
 
@@ -139,7 +141,7 @@ mod private {
     pub(super) fn restrict(path: &Path) {
         // SQLite puts its files beside the file that a link leads to.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        for suffix in ["", "-wal", "-shm"] {
+        for suffix in ["", "-wal", "-shm", "-journal"] {
             let mut file = path.as_os_str().to_owned();
             file.push(suffix);
             let file = PathBuf::from(file);
@@ -148,7 +150,8 @@ mod private {
             if mode & OTHERS != 0
                 && let Err(error) = set_permissions(&file, Permissions::from_mode(mode & 0o7777 & !OTHERS))
             {
-                tracing::warn!(file = %file.display(), %error, "other users may be able to read a session store");
+                let file = file.to_string_lossy();
+                tracing::warn!(file = %printable(&file), %error, "other users may be able to read a session store");
             }
         }
     }
@@ -197,5 +200,28 @@ fn is_write_protected(path: &Path) -> bool {
             false
         }
         Err(error) => refused(&error),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::private;
+
+    #[test]
+    fn every_file_of_a_store_is_made_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = ["store", "store-wal", "store-shm", "store-journal"];
+        let at = |name: &str| directory.path().join(name);
+        for name in files {
+            fs::write(at(name), "content").unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        private::restrict(&at("store"));
+        for name in files {
+            assert_eq!(fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        }
     }
 }

@@ -14,12 +14,25 @@ pub(super) const DEFAULT: &[&str] = &[
     ".gitmodules",
     ".pre-commit-config.yaml",
     ".hg",
+    ".hgrc",
     ".svn",
     ".jj",
     ".husky",
     ".githooks",
     "lefthook.yml",
     ".lefthook.yml",
+    "lefthook.yaml",
+    ".lefthook.yaml",
+    "lefthook.toml",
+    ".lefthook.toml",
+    "lefthook.json",
+    ".lefthook.json",
+    "lefthook-local.yml",
+    ".lefthook-local.yml",
+    "lefthook-local.yaml",
+    "lefthook-local.toml",
+    "lefthook-local.json",
+    ".overcommit.yml",
     ".envrc",
     ".direnv",
     ".ssh",
@@ -30,12 +43,15 @@ pub(super) const DEFAULT: &[&str] = &[
     ".kube",
     ".docker",
     ".vscode",
+    "*.code-workspace",
     ".idea",
     ".zed",
     ".helix",
     ".fleet",
     ".vim",
     ".vimrc",
+    ".gvimrc",
+    ".ideavimrc",
     ".exrc",
     ".nvimrc",
     ".nvim.lua",
@@ -46,6 +62,11 @@ pub(super) const DEFAULT: &[&str] = &[
     ".pdbrc",
     ".ghci",
     ".irbrc",
+    ".pryrc",
+    ".psqlrc",
+    ".sqliterc",
+    ".curlrc",
+    ".wgetrc",
     ".bazelrc",
     ".lldbinit",
     ".devcontainer",
@@ -55,6 +76,9 @@ pub(super) const DEFAULT: &[&str] = &[
     ".yarnrc.yml",
     ".yarn",
     ".pnpmfile.cjs",
+    ".pnp.cjs",
+    ".pnp.loader.mjs",
+    "bunfig.toml",
     ".pypirc",
     ".mcp.json",
     ".claude",
@@ -70,6 +94,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".bash_login",
     ".bash_logout",
     ".bash_aliases",
+    ".bash_completion",
     ".zshrc",
     ".zshenv",
     ".zprofile",
@@ -80,6 +105,8 @@ pub(super) const DEFAULT: &[&str] = &[
     ".tcshrc",
     ".login",
     ".config/autostart",
+    ".config/Code",
+    ".config/emacs",
     ".config/environment.d",
     ".config/fish",
     ".config/git",
@@ -88,16 +115,23 @@ pub(super) const DEFAULT: &[&str] = &[
     ".config/mise.toml",
     ".config/nvim",
     ".config/systemd",
+    ".config/tmux",
+    ".config/zed",
     ".mise",
     ".mise.toml",
     "mise.toml",
     "mise.local.toml",
+    ".mise.local.toml",
+    "mise/config.toml",
     ".local/bin",
     ".Rprofile",
     ".inputrc",
     ".xinitrc",
     ".xprofile",
     ".xsession",
+    ".xsessionrc",
+    ".pam_environment",
+    ".screenrc",
     ".tmux.conf",
 ];
 
@@ -121,7 +155,7 @@ impl Denied {
     }
 
     /// Returns whether a component of this path has one of the names, or successive ones have the parts of a name with
-    /// slashes.
+    /// slashes. A name that starts with `*` stands for every name with that end.
     ///
     /// The comparison ignores letter case and invisible characters, as some file systems do. It also ignores trailing
     /// dots and spaces and the name of a stream, and accepts short names of six characters, as Windows does.
@@ -133,7 +167,10 @@ impl Denied {
         let names: Vec<_> = names.map(|name| stored(&name)).collect();
         self.0.iter().any(|denied| {
             let denied: Vec<_> = denied.split('/').map(folded).collect();
-            let is = |(name, denied): (&String, &String)| name == denied || is_short_for(name, denied);
+            let is = |(name, denied): (&String, &String)| match denied.strip_prefix('*') {
+                Some(end) => name.ends_with(end),
+                None => name == denied || is_short_for(name, denied),
+            };
             names.windows(denied.len()).any(|names| names.iter().zip(&denied).all(is))
         })
     }

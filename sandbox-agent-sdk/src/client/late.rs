@@ -1,0 +1,27 @@
+//! Tasks that read the late details of an agent's end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::task::JoinSet;
+
+/// Tasks that outlive their connection, and end with the client or when the application disconnects.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LateTasks(Arc<Mutex<JoinSet<()>>>);
+
+impl LateTasks {
+    /// Starts a task. It must be called within a runtime.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Ends all tasks.
+    pub(super) fn end(&self) {
+        self.lock().abort_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
