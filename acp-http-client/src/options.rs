@@ -160,6 +160,8 @@ pub struct Limits {
     /// How many refusals may wait to be posted. Default 1024.
     /// Further requests get no response, and [`Event::ResponseLost`](crate::Event::ResponseLost) reports them.
     pub refusals: usize,
+    /// How many bytes of the body of a failed HTTP response are read. Default 64 KiB. The rest is dropped.
+    pub error_body: usize,
     /// How many cookies are stored. Default 50. Further cookies replace the oldest.
     pub cookies: usize,
     /// How many bytes of messages are held while it is unknown whether they are backlog. Default 64 MiB.
@@ -181,6 +183,7 @@ impl Default for Limits {
             response_posts: 32,
             response_bytes: 128 << 20,
             refusals: 1024,
+            error_body: 64 << 10,
             cookies: 50,
             backlog: 64 << 20,
         }
@@ -213,6 +216,7 @@ setters!(Limits {
     response_posts: usize,
     response_bytes: usize,
     refusals: usize,
+    error_body: usize,
     cookies: usize,
     backlog: usize,
 });

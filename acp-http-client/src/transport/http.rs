@@ -18,8 +18,6 @@ use super::{
 };
 use crate::{Auth, Dialect, Error, HttpError, Limits, TokenUse, error::Cause};
 
-/// How much of an error body is read.
-const ERROR_BODY_BYTES: usize = 64 * 1024;
 /// How much of a body that is not JSON-RPC is stored.
 const START_CHARS: usize = 1024;
 /// How long reading the beginning of such a body may take.
@@ -66,6 +64,11 @@ impl Transport {
         self.connection_id.get().map(|(_, id)| id)
     }
 
+    /// Makes an error from a response that is not a success, with the beginning of its body.
+    pub(super) async fn refused(&self, what: &str, response: Response) -> Error {
+        refused(what, response, self.config.limits.error_body).await
+    }
+
     /// Asks the server to close the connection.
     pub(crate) async fn delete(&self) -> Result<(), Error> {
         let request = |auth| self.request(Method::DELETE, &self.config.endpoint, auth);
@@ -74,7 +77,7 @@ impl Transport {
             status if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) => {
                 Ok(())
             }
-            _ => Err(refused("close", response).await),
+            _ => Err(self.refused("close", response).await),
         }
     }
 
@@ -174,8 +177,8 @@ pub(super) fn lost(what: &str, error: SendError) -> Error {
     }
 }
 
-/// Makes an error from a response that is not a success, with the beginning of its body.
-pub(super) async fn refused(what: &str, response: Response) -> Error {
+/// Makes an error from a response that is not a success, with at most `limit` bytes of its body.
+async fn refused(what: &str, response: Response, limit: usize) -> Error {
     let status = response.status();
     let headers = response.headers();
     let text =
@@ -185,7 +188,7 @@ pub(super) async fn refused(what: &str, response: Response) -> Error {
     }
     let content_type = text(CONTENT_TYPE);
     let retry_after = retry_after(headers, SystemTime::now());
-    let body = read_start(response, ERROR_BODY_BYTES).await;
+    let body = read_start(response, limit).await;
     Error::Http(Box::new(
         HttpError::new(what, status.as_u16(), content_type, &body).with_retry_after(retry_after),
     ))

@@ -11,7 +11,7 @@ use reqwest::Response;
 
 use super::{
     handover::Handover,
-    http::{SendError, Transport, refused, session_header, unexpected},
+    http::{SendError, Transport, session_header, unexpected},
 };
 use crate::{Dialect, Error, HttpError, RpcError, error::Cause, json};
 
@@ -162,7 +162,7 @@ impl Transport {
     }
 
     async fn failure(&self, post: &Post, response: Response) -> PostFailure {
-        let error = match refused(&post.what, response).await {
+        let error = match self.refused(&post.what, response).await {
             Error::Http(error) => *error,
             redirected => return PostFailure::Failed(redirected),
         };

@@ -9,7 +9,7 @@ use http::{
 };
 use reqwest::Response;
 
-use super::http::{Transport, content_type, lost, refused, session_header, unexpected};
+use super::http::{Transport, content_type, lost, session_header, unexpected};
 use crate::{Dialect, Error, error::Cause};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -86,7 +86,7 @@ impl Transport {
             }
             status => Err(StreamFailure {
                 trouble: classify(status),
-                error: refused("event stream", response).await,
+                error: self.refused("event stream", response).await,
             }),
         }
     }

@@ -32,7 +32,7 @@ use crate::problem::Problem;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// They survive, as after a restart of a proxy in front of the server.
-    Kept,
+    Preserved,
     /// They are lost, and event ids restart at 1.
     Lost,
 }

@@ -71,7 +71,7 @@ async fn a_restart_that_keeps_its_state_continues_the_sequence() {
     let before = server.last_event_id();
     let events = client.stream(Some(before)).await;
     let url = server.url();
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     assert_eq!(server.url(), url);
     assert!(events.bytes().await.1.is_err(), "the old stream failed");
     client.result(prompt("p", &session, "again")).await;
@@ -97,7 +97,7 @@ async fn a_stopped_server_refuses_connections_until_it_is_restarted() {
     let server = MockServer::start().await;
     server.stop().await;
     assert!(TcpStream::connect(server.address()).await.is_err());
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     assert!(TcpStream::connect(server.address()).await.is_ok());
 }
 

@@ -17,6 +17,8 @@ pub struct Limits {
     pub health: usize,
     /// The largest JSON response of any other control call, in bytes. Default 64 MiB.
     pub control: usize,
+    /// How many bytes of the body of a failed HTTP response are read. Default 64 KiB. The rest is dropped.
+    pub error_body: usize,
     /// The largest file that is read into memory as a whole, in bytes. Default 256 MiB. Use
     /// [`Files::open`](crate::control::Files::open) for larger files.
     pub file: usize,
@@ -56,6 +58,7 @@ impl Default for Limits {
         Self {
             health: 64 << 10,
             control: 64 << 20,
+            error_body: 64 << 10,
             file: 256 << 20,
             message: 64 << 20,
             turn: 256 << 20,
@@ -93,6 +96,7 @@ macro_rules! setters {
 setters! {
     health: "the largest response to a health check, in bytes",
     control: "the largest JSON response of any other control call, in bytes",
+    error_body: "how many bytes of the body of a failed HTTP response are read",
     file: "the largest file that is read into memory as a whole, in bytes",
     message: "the largest message of a connection, in bytes",
     turn: "the largest turn that is collected as a whole, in bytes",

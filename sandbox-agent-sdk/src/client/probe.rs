@@ -9,15 +9,13 @@ use reqwest::{Method, Response};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::control::{Call, Http, Route, refused};
+use crate::control::{Call, Http, Route};
 use crate::convert::text::OneLine;
 use crate::error::{Phase, Timeout};
 use crate::{ClientOptions, Error, ServerKind};
 
 /// The name of the call in errors.
 const WHAT: &str = "find the kind of server";
-/// How long a server may take to send the rest of an error response.
-const STALL: Duration = Duration::from_secs(10);
 
 /// An event number that no server reaches: a probe needs no earlier events.
 const NO_EVENT: &str = "9007199254740991";
@@ -74,7 +72,7 @@ async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error>
     match status {
         200 if is_event_stream(&response) => Ok(Endpoint::new(fixed.unwrap_or(ServerKind::Shared))),
         400 => {
-            let error = refused(WHAT, response, STALL).await;
+            let error = http.refused(WHAT, response).await;
             let detail = error.problem().and_then(|problem| problem.detail.as_deref()).unwrap_or_default();
             let header = [Dialect::X_ACP_CONNECTION_ID, Dialect::ACP_CONNECTION_ID]
                 .into_iter()
@@ -88,13 +86,13 @@ async fn look(http: &Http, fixed: Option<ServerKind>) -> Result<Endpoint, Error>
         405 | 406 | 409 => Ok(Endpoint::new(ServerKind::Shared)),
         // Early servers respond with 410 to every path under `/v1`.
         410 => Ok(Endpoint::new(ServerKind::ConnectionId)),
-        404 => look_elsewhere(http, refused(WHAT, response, STALL).await).await,
+        404 => look_elsewhere(http, http.refused(WHAT, response).await).await,
         200 => {
             let content_type = response.headers().get(CONTENT_TYPE);
             let content_type = content_type.and_then(|value| value.to_str().ok()).map(str::to_owned);
             Err(Error::UnexpectedBody { status, content_type, start: String::new() })
         }
-        _ => Err(refused(WHAT, response, STALL).await),
+        _ => Err(http.refused(WHAT, response).await),
     }
 }
 
@@ -110,7 +108,7 @@ async fn look_elsewhere(http: &Http, missing: Error) -> Result<Endpoint, Error> 
     let early = open(http, "/v2/rpc").await?;
     match early.status().as_u16() {
         400 | 200 => Ok(Endpoint::new(ServerKind::ConnectionId)),
-        401 => Err(refused(WHAT, early, STALL).await),
+        401 => Err(http.refused(WHAT, early).await),
         _ => Err(missing),
     }
 }

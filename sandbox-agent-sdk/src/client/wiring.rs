@@ -75,6 +75,7 @@ impl Wiring {
         let limits = &self.options.limits;
         let mut wired = wire::Limits::default();
         wired.message = limits.message;
+        wired.error_body = limits.error_body;
         wired.decoded = limits.message.saturating_mul(limits.expansion);
         wired.open_requests = match self.kind {
             // Every client of the endpoint receives all requests. The router limits those of this client.

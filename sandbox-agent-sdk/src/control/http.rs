@@ -269,12 +269,17 @@ impl Http {
                 let start = self.incoming(what, response).start(4096).await;
                 Err(unexpected(status, content_type, &start))
             }
-            _ => Err(refused(what, response, self.0.timeouts.stall).await),
+            _ => Err(self.refused(what, response).await),
         }
     }
 
     fn incoming(&self, what: &'static str, response: Response) -> Incoming {
         Incoming::new(what, response, self.0.timeouts.stall)
+    }
+
+    /// Converts an unsuccessful response to an error.
+    pub(crate) async fn refused(&self, what: &'static str, response: Response) -> Error {
+        refused(what, response, self.0.timeouts.stall, self.0.limits.error_body).await
     }
 
     /// An HTML page comes from a proxy, not from the server, so the result of the request is unknown.
@@ -305,7 +310,7 @@ impl Http {
         if response.status().is_success() {
             return Ok(response);
         }
-        let error = refused(head.what, response, self.0.timeouts.stall).await;
+        let error = self.refused(head.what, response).await;
         Err(with_size(error, size.or(sent)))
     }
 
@@ -405,7 +410,7 @@ impl Http {
             return error;
         };
         match response.status() {
-            StatusCode::UNAUTHORIZED => refused(what, response, self.0.timeouts.stall).await,
+            StatusCode::UNAUTHORIZED => self.refused(what, response).await,
             status if status.is_success() && size > RELEASED_BODY_LIMIT => {
                 let what = what.to_owned();
                 with_size(Error::PayloadTooLarge { what, size: None, limit: None, source: None }, Some(size))

@@ -52,5 +52,4 @@ pub use upload::Upload;
 pub(crate) use http::{Call, Http};
 #[cfg(feature = "fuzzing")]
 pub(crate) use http::{Privacy, decode};
-pub(crate) use refusal::refused;
 pub(crate) use route::Route;

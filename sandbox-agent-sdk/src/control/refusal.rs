@@ -17,9 +17,6 @@ use crate::error::{HttpError, Problem};
 /// archives for many small files.
 pub const RELEASED_BODY_LIMIT: u64 = 2 * 1024 * 1024;
 
-/// How much of an error response is stored.
-const ERROR_BODY_BYTES: usize = 64 * 1024;
-
 /// The longest wait that a server can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
 
@@ -29,8 +26,8 @@ const START_CHARS: usize = 1024;
 /// The beginning of the released server's message about a body that is too large.
 const LIMIT_EXCEEDED: &str = "length limit exceeded";
 
-/// Converts an unsuccessful response to an error with its status, headers and body.
-pub(crate) async fn refused(what: &'static str, response: Response, stall: Duration) -> Error {
+/// Converts an unsuccessful response to an error with its status, headers and at most `limit` bytes of its body.
+pub(super) async fn refused(what: &'static str, response: Response, stall: Duration, limit: usize) -> Error {
     let status = response.status();
     if status.is_redirection() {
         let location = header(&response, &LOCATION).map(|location| without_query(&location));
@@ -39,7 +36,7 @@ pub(crate) async fn refused(what: &'static str, response: Response, stall: Durat
     let content_type = header(&response, &CONTENT_TYPE);
     let retry_after = header(&response, &RETRY_AFTER).and_then(|seconds| seconds.parse().ok());
     let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
-    let body = Incoming::new(what, response, stall).start(ERROR_BODY_BYTES).await;
+    let body = Incoming::new(what, response, stall).start(limit).await;
     Error::from_http(HttpError {
         what: what.to_owned(),
         status: status.as_u16(),

@@ -162,7 +162,7 @@ async fn a_lost_stream_and_a_restarted_server_are_reported() {
     let client = client(&server, ServerKind::Shared);
     let session = session(&client).await;
     let mut events = session.events();
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     event(&mut events, |event| {
         matches!(event, Event::Connection(ConnectionState::Reconnecting { .. })).then_some(())
     })

@@ -294,7 +294,7 @@ async fn a_server_that_starts_late_is_waited_for_by_the_client() {
         SandboxAgentClient::builder(server.url()).agent("mock").timeouts(timeouts()).build().unwrap();
     let calling = tokio::spawn(client.new_session(NewSession::in_dir("/")));
     tokio::task::yield_now().await;
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     within(calling).await.unwrap().unwrap();
 }
 

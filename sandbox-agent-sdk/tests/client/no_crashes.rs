@@ -82,7 +82,7 @@ async fn lost_transport_is_not_a_dead_agent() {
         let later = within(client.new_session(NewSession::in_dir("/"))).await.unwrap_err();
         assert!(matches!(&later, Error::ConnectionEnded { .. }) && !later.maybe_executed(), "{later:?}");
         assert_eq!(session.termination(), None);
-        server.restart(mock_server::State::Kept).await;
+        server.restart(mock_server::State::Preserved).await;
         within(client.connect()).await.unwrap();
     }
 }

@@ -234,7 +234,7 @@ async fn after_a_reconnect_an_open_request_appears_at_most_once_more_and_a_decid
     within(turn.text()).await.unwrap();
     let turn = session.prompt("open");
     let request = permission(&mut events).await;
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
     // After this round trip, the replay is complete.
     let _ = within(client.list_models(None)).await;

@@ -265,7 +265,7 @@ async fn a_lost_connection_leaves_no_process_behind() {
 async fn a_stream_that_is_lost_for_a_moment_ends_no_command() {
     let (server, client, _directory, pids) = running(ServerKind::Shared, Vec::new()).await;
     let mut events = client.events();
-    server.restart(mock_server::State::Kept).await;
+    server.restart(mock_server::State::Preserved).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
     assert!(pids.iter().all(|pid| runs(pid)));
 }

@@ -81,7 +81,7 @@ async fn neither_a_reconnect_nor_a_load_counts_anything_twice() {
     let mut events = client.events();
     let first = within(session.prompt("go").outcome()).await.unwrap();
     assert_eq!(first.usage.tokens.unwrap().all(), 20, "the model calls of a turn are added up");
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     event(&mut events, |event| matches!(event, Event::Reconnected { .. }).then_some(())).await;
     let loaded = within(client.load_session(session.id(), OpenSession::in_dir("/"))).await.unwrap();
     assert_eq!(loaded.history().len(), 2, "the history repeats the reports");

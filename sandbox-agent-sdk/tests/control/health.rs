@@ -39,7 +39,7 @@ async fn a_server_that_starts_late_is_waited_for() {
     let wait = HealthWait::within(LIMIT).on_phase(move |phase| sender.try_send(phase).unwrap());
     let waiting = tokio::spawn(plane(&server).health().wait(wait));
     assert_eq!(soon(phases.recv()).await, Some(StartPhase::Unreachable));
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     assert!(soon(waiting).await.unwrap().unwrap().is_ok());
     assert_eq!(phases.recv().await, None, "a phase is reported once");
 }

@@ -185,3 +185,14 @@ async fn a_response_is_read_up_to_the_limit_of_its_kind_and_not_above() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_body_of_a_failed_response_is_read_up_to_the_limit() {
+    let stub = Stub::answer(response("500 Internal Server Error", "text/plain", &"x".repeat(1000))).await;
+    for (limit, read) in [(999, 999), (1000, 1000), (1001, 1000)] {
+        let limits = Limits::default().error_body(limit);
+        let plane = ControlPlane::builder(&stub.url).limits(limits).build().unwrap();
+        let error = soon(plane.agents().list()).await.unwrap_err();
+        assert_eq!(error.http().map(|http| http.body.len()), Some(read), "{error:?}");
+    }
+}

@@ -37,7 +37,7 @@ async fn a_lost_socket_is_a_typed_event_and_can_be_attached_again() {
     assert_eq!(terminal.process_id(), shell.id);
     terminal.send_input("kept=42\n").await.unwrap();
     see(&mut terminal, "kept=42").await;
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     let end = async {
         loop {
             match terminal.next().await {

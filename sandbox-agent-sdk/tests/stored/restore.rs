@@ -72,7 +72,7 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
             events = client.events();
             session = within(sessions.resume_or_create("mine", NewSession::in_dir("/"))).await.unwrap();
         }
-        Blow::ServerRestart => world.server.restart(State::Kept).await,
+        Blow::ServerRestart => world.server.restart(State::Preserved).await,
         Blow::ServerRestartWithoutMemory => world.server.restart(State::Lost).await,
         Blow::AgentCrash => {
             let error = within(within(session.prompt("die")).await.unwrap().text()).await.unwrap_err();

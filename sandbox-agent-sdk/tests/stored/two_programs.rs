@@ -212,7 +212,7 @@ async fn the_same_number_and_words_after_a_restart_are_another_event() {
                 Err(error) => assert!(life > 0, "{error:?}"),
             }
         }
-        world.server.restart(State::Kept).await;
+        world.server.restart(State::Preserved).await;
     }
     assert!(answers >= 6, "{answers}");
     sessions.flush().await.unwrap();
@@ -364,7 +364,7 @@ async fn events_from_before_a_server_restart_are_not_stored_again() {
     let session = within(here.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
     within(within(session.prompt("count")).await.unwrap().outcome()).await.unwrap();
     here.flush().await.unwrap();
-    world.server.restart(State::Kept).await;
+    world.server.restart(State::Preserved).await;
     within(async { while async { session.prompt("count").await?.outcome().await }.await.is_err() {} }).await;
     here.flush().await.unwrap();
     let before = stored(&**here.store(), "mine").await;

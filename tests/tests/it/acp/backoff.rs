@@ -31,7 +31,7 @@ async fn progress_resets_the_backoff() {
     // Ten losses with progress between them: three attempts in a row are never used up.
     for _ in 0..10 {
         within("a turn", prompt(&client, &session, "go")).await.unwrap();
-        server.restart(State::Kept).await;
+        server.restart(State::Preserved).await;
         collect_until(&mut events, "the reconnect", |event| matches!(event, Event::Reconnected { .. })).await;
     }
     assert!(!client.state().is_terminated());
@@ -45,7 +45,7 @@ async fn the_servers_retry_field_is_the_first_delay() {
     eventually("the stream to open", || server.open_streams() == 1).await;
     let mut events = client.events();
     let lost = Instant::now();
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     collect_until(&mut events, "the reconnect", |event| matches!(event, Event::Reconnected { .. })).await;
     assert!(lost.elapsed() > Duration::from_millis(1_100), "after {:?}", lost.elapsed());
 }

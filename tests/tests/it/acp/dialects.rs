@@ -196,7 +196,7 @@ async fn a_lost_session_stream_is_reopened_alone() {
     let mut events = client.events();
     let turn = tokio::spawn(prompt(&client, &id, "slow"));
     collect_until(&mut events, "the first word", |event| matches!(event, Event::Update(_))).await;
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     let seen = collect_until(&mut events, "the session's reconnect", |event| {
         matches!(event, Event::Reconnected { stream: acp_http_client::EventSource::Session(_), .. })
     })

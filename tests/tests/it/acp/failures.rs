@@ -193,7 +193,7 @@ async fn a_stream_that_breaks_while_idle_is_reopened() {
     let session = session(&client).await;
     let mut events = client.events();
     eventually("the stream to open", || server.open_streams() == 1).await;
-    server.restart(mock_server::State::Kept).await;
+    server.restart(mock_server::State::Preserved).await;
     collect_until(&mut events, "the reconnect", |event| matches!(event, Event::Reconnected { .. })).await;
     within("a turn", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(texts(&mut events).len(), 3);

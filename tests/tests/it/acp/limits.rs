@@ -268,6 +268,22 @@ async fn a_body_at_the_limit_is_read_and_a_larger_one_is_a_typed_error() {
 }
 
 #[tokio::test]
+async fn the_body_of_a_failed_response_is_read_up_to_the_limit() {
+    let server = RawServer::start(|method, body| match method {
+        "GET" => Reply::Stream,
+        "POST" if body["method"] == "_x/fails" => Reply::Response(500, Vec::new(), "x".repeat(1000)),
+        _ => Reply::result(body, result(body)),
+    })
+    .await;
+    for (limit, read) in [(999, 999), (1000, 1000), (1001, 1000)] {
+        let limits = Limits::default().error_body(limit);
+        let client = AcpHttpClient::builder(&server.url).limits(limits).build().unwrap();
+        let error = within("the error", client.request::<Value>("_x/fails", &json!({}))).await.unwrap_err();
+        assert!(matches!(&error, Error::Http(http) if http.body.len() == read), "{limit} {error:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_event_at_the_limit_is_delivered_and_a_larger_one_is_reported() {
     let message = json!({"jsonrpc": "2.0", "method": "_x/sized", "params": "x".repeat(2000)}).to_string();
     for (limit, fits) in [(message.len() - 1, false), (message.len(), true), (message.len() + 1, true)] {

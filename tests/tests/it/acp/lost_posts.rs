@@ -115,7 +115,7 @@ async fn a_reopened_stream_brings_the_response_of_a_lost_post() {
     eventually("the stream to open", || server.open_streams() == 1).await;
     server.inject(Fault::PostHangs.on_method("session/prompt"));
     server.inject(Fault::StreamRefused { status: 503 }.times(2));
-    server.restart(mock_server::State::Kept).await;
+    server.restart(mock_server::State::Preserved).await;
     let mut events = client.events();
     within("the prompt", prompt(&client, &session, "go")).await.unwrap();
     assert_eq!(texts(&mut events).len(), 30);

@@ -47,7 +47,7 @@ async fn a_repeated_agent_request_gets_no_second_response_until_the_agent_restar
     ask(&server, &session);
     answer(&mut requests).await;
     eventually("the response", || answers(&server) == 1).await;
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
     // The server takes it to be open still, and has given it another number.
     ask(&server, &session);
@@ -66,7 +66,7 @@ async fn a_repeated_agent_request_gets_no_second_response_until_the_agent_restar
     answer(&mut requests).await;
     eventually("the response", || answers(&server) == 2).await;
     // So is one that was introduced to anew.
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
     handshake(&client).await.unwrap();
     ask(&server, &session);

@@ -240,7 +240,7 @@ async fn a_response_to_the_agent_survives_a_lost_stream_and_is_sent_once() {
     // The stream is lost and the server is down when the response is sent; the agent keeps running.
     server.stop().await;
     assert!(responder.respond(&json!({"ok": true})));
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     within("the turn", turn).await.unwrap().unwrap();
     let answers = server.answers();
     assert_eq!(answers.len(), 1);

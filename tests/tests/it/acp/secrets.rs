@@ -49,7 +49,7 @@ async fn a_token_is_on_every_request_and_in_no_trace_error_or_debug() {
     within("the turn", prompt(&client, &session, "go")).await.unwrap();
     server.inject(Fault::PostStatus { status: 400, execute: false, reply: None }.times(1));
     shown += &format!("{:?}", handshake(&client).await.unwrap_err());
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     collect_until(&mut events, "the reconnect", |event| {
         matches!(event, acp_http_client::Event::Reconnected { .. })
     })

@@ -163,7 +163,7 @@ async fn events_that_left_the_replay_buffer_are_reported_as_a_gap() {
     let mut events = client.events();
     // The stream is down for the whole turn, and the replay buffer is smaller than the turn.
     server.inject(Fault::StreamRefused { status: 503 });
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     let turn = tokio::spawn(prompt(&client, &session, "go"));
     eventually("the turn to be over", || server.last_event_id() >= 503).await;
     server.clear_faults();

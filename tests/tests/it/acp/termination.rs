@@ -108,7 +108,7 @@ async fn a_rejected_token_ends_the_connection() {
     let client = client(&server).token("secret").reconnect(policy).build().unwrap();
     let calls = hanging(&client, &server).await;
     server.inject(Fault::TokenExpiresAfter { requests: 0 });
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     within("the end", client.ended()).await;
     all_settle(&client, &server, calls, |reason| matches!(reason, EndReason::Unauthorized(_))).await;
 }
@@ -120,7 +120,7 @@ async fn a_permanently_refused_stream_ends_the_connection() {
     let client = client(&server).reconnect(policy).build().unwrap();
     let calls = hanging(&client, &server).await;
     server.inject(Fault::StreamRefused { status: 410 });
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     within("the end", client.ended()).await;
     all_settle(&client, &server, calls, |reason| matches!(reason, EndReason::StreamRefused(_))).await;
 }

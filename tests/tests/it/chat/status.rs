@@ -46,7 +46,7 @@ async fn a_notice_replaces_the_line_while_it_is_true() {
     server.stop().await;
     let screen = terminal.see("the connection is reconnecting").await;
     assert!(!screen.contains("working"), "{screen}");
-    server.restart(State::Kept).await;
+    server.restart(State::Preserved).await;
     let is_back = |screen: &str| seconds(screen).is_some() && !screen.contains("reconnecting");
     terminal.until("status line again", is_back).await;
 }
