@@ -6,7 +6,8 @@
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::thread::{ResultRules, TurnFailure};
-use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession};
+use sdk_examples::Server;
 
 /// The steps of the embedded agent for each prompt.
 fn doomed() -> Script {
@@ -25,9 +26,8 @@ fn doomed() -> Script {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let embedded = MockServer::builder().agent("mock", doomed()).start().await;
-    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
-    let client = SandboxAgentClient::builder(url).agent("mock").build()?;
+    let server = Server::find_or_start(MockServer::builder().agent("mock", doomed())).await;
+    let client = server.options().build()?;
     let mut events = client.events();
     let mut session = client.new_session(NewSession::in_dir("/").title("doomed")).await?;
 

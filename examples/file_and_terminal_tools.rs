@@ -3,10 +3,10 @@
 //! The embedded server's agent writes a file, reads a part of it, runs a command on it, and tries to escape.
 
 use mock_server::{MockServer, Script, Step, Terminal};
+use sandbox_agent_sdk::NewSession;
 use sandbox_agent_sdk::text::printable;
-use sandbox_agent_sdk::tools::Sandbox;
-use sandbox_agent_sdk::tools::{ConfinedFiles, Roots, TerminalOptions};
-use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::tools::{ConfinedFiles, Roots, Sandbox, TerminalOptions};
+use sdk_examples::Server;
 use serde_json::json;
 
 /// The steps of the embedded agent. It sees the directory as `/work`.
@@ -34,8 +34,7 @@ fn busy() -> Script {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let embedded = MockServer::builder().agent("mock", busy()).start().await;
-    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+    let server = Server::find_or_start(MockServer::builder().agent("mock", busy())).await;
 
     // The agent sees this directory as `/work`.
     let directory = std::env::temp_dir().join(format!("tools-example-{}", std::process::id()));
@@ -47,18 +46,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match Sandbox::detect() {
         Ok(sandbox) => terminals = terminals.sandbox(sandbox),
         // The agent of the mock server runs only the commands above. With a real agent, the program ends here.
-        Err(error) if std::env::var_os("SANDBOX_AGENT_URL").is_none() => {
+        Err(error) if server.embedded.is_some() => {
             eprintln!("commands run WITHOUT a sandbox: {error}");
         }
         Err(error) => return Err(error.into()),
     }
 
     // Both are off by default. The client advertises them to the agent because they are set.
-    let client = SandboxAgentClient::builder(url).agent("mock").files(files).terminals(terminals).build()?;
+    let client = server.options().files(files).terminals(terminals).build()?;
     let session = client.new_session(NewSession::in_dir("/work")).await?;
     println!("{}", printable(&session.prompt("count my tasks").text().await?));
 
-    for answer in embedded.answers() {
+    for answer in server.embedded.iter().flat_map(MockServer::answers) {
         let what = answer.answer.get("result").or_else(|| answer.answer.get("error"));
         println!("{:<22} {}", answer.method, what.unwrap_or(&json!(null)));
     }

@@ -7,9 +7,8 @@ use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{QuestionKind, QuestionSupport};
 use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::update::ToolKind;
-use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy, SandboxAgentClient,
-};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession, PermissionDecision, PermissionPolicy};
+use sdk_examples::Server;
 use serde_json::json;
 
 /// The steps of the embedded agent for each prompt.
@@ -56,8 +55,7 @@ async fn person(mut events: Events) {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let embedded = MockServer::builder().agent("mock", curious()).start().await;
-    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
+    let server = Server::find_or_start(MockServer::builder().agent("mock", curious())).await;
     let own =
         PermissionPolicy::function(|request| match request.tool_call().and_then(|call| call.kind.as_ref()) {
             Some(ToolKind::Read) => PermissionDecision::Option("allow_once".into()),
@@ -67,7 +65,7 @@ async fn main() -> Result<(), Error> {
     use PermissionPolicy::{AcceptEdits, Ask, BypassPermissions, Deny};
     for policy in [Ask, AcceptEdits, BypassPermissions, Deny, own] {
         println!("{policy:?}");
-        let options = SandboxAgentClient::builder(&url).agent("mock").permissions(policy);
+        let options = server.options().permissions(policy);
         let client = options.questions(QuestionSupport::Forms).build()?;
         let person = tokio::spawn(person(client.events().deciding()));
         let session = client.new_session(NewSession::in_dir("/")).await?;

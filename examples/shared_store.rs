@@ -7,13 +7,13 @@ use std::process::Command;
 
 use sandbox_agent_sdk::sessions::{PostgresStore, RecordQuery};
 use sandbox_agent_sdk::text::printable;
-use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, NewSession};
 use sdk_examples::{Cluster, Server};
 
 /// Runs the other program.
-async fn other_program(database: &str, url: &str) -> Result<(), Error> {
+async fn other_program(database: &str) -> Result<(), Error> {
     let store = PostgresStore::open(database).await?;
-    let client = SandboxAgentClient::builder(url).agent("mock").build()?.with_store(store);
+    let client = Server::find().await.options().build()?.with_store(store);
     let session = client.session("shared");
     if let Some(restored) = session.resume().await? {
         println!("  other program: {} is restored by {}", session.id(), restored.by);
@@ -26,8 +26,8 @@ async fn other_program(database: &str, url: &str) -> Result<(), Error> {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [database, url] = &arguments[..] {
-        return other_program(database, url).await;
+    if let [database] = &arguments[..] {
+        return other_program(database).await;
     }
     let Some(cluster) = Cluster::find().await else {
         println!("This example needs PostgreSQL: set DATABASE_URL, or install PostgreSQL with initdb.");
@@ -36,16 +36,18 @@ async fn main() -> Result<(), Error> {
     let schema = cluster.schema().await;
     let server = Server::find().await;
     let store = PostgresStore::open(&schema.url).await?;
-    let sessions = SandboxAgentClient::builder(&server.url).agent("mock").build()?.with_store(store);
+    let sessions = server.options().build()?.with_store(store);
     let session =
         sessions.new_session_as("shared", NewSession::in_dir("/").title("one conversation")).await?;
     let text = session.prompt("hello from one program").await?.text().await?;
     println!("this program: {}", printable(&text));
 
     session.release().await?;
-    let (database, url) = (schema.url.clone(), server.url.clone());
+    let database = schema.url.clone();
     let other = std::env::current_exe().map_err(|error| Error::Config(error.to_string()))?;
-    let ended = tokio::task::spawn_blocking(move || Command::new(other).args([database, url]).status());
+    let mut command = Command::new(other);
+    command.arg(database).env("SANDBOX_AGENT_URL", &server.url).env("SANDBOX_AGENT_AGENT", &server.agent);
+    let ended = tokio::task::spawn_blocking(move || command.status());
     assert!(ended.await.is_ok_and(|status| status.is_ok_and(|status| status.success())));
 
     for record in sessions.list(RecordQuery::default()).await?.records {

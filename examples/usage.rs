@@ -5,7 +5,8 @@
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::usage::Budget;
-use sandbox_agent_sdk::{Error, Event, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{Error, Event, NewSession};
+use sdk_examples::Server;
 use serde_json::json;
 
 /// An agent whose turns cost 0.40 USD each.
@@ -25,14 +26,8 @@ fn costly() -> Script {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let embedded = MockServer::builder().agent("mock", costly()).start().await;
-    let url = std::env::var("SANDBOX_AGENT_URL").unwrap_or_else(|_| embedded.url());
-    let agent = std::env::var("SANDBOX_AGENT_AGENT").unwrap_or_else(|_| "mock".to_owned());
-    let mut options = SandboxAgentClient::builder(url).agent(agent);
-    if let Ok(token) = std::env::var("SANDBOX_AGENT_TOKEN") {
-        options = options.token(token);
-    }
-    let client = options.build()?;
+    let server = Server::find_or_start(MockServer::builder().agent("mock", costly())).await;
+    let client = server.options().build()?;
     let mut events = client.events();
     let session = client.new_session(NewSession::in_dir("/")).await?;
     session.set_budget(Budget::new().max_cost(1.0, "USD").max_turns(5).warn_at(0.7));

@@ -2,7 +2,8 @@
 
 use std::env;
 
-use mock_server::MockServer;
+use mock_server::{Builder, MockServer};
+use sandbox_agent_sdk::{ClientOptions, SandboxAgentClient};
 
 pub mod agents;
 pub mod chat;
@@ -35,14 +36,28 @@ pub struct Server {
 impl Server {
     /// Returns the server of the environment, or starts an embedded one.
     pub async fn find() -> Self {
+        Self::find_or_start(MockServer::builder()).await
+    }
+
+    /// Returns the server of the environment, or starts this embedded one.
+    pub async fn find_or_start(embedded: Builder) -> Self {
         let token = env::var("SANDBOX_AGENT_TOKEN").ok();
         let agent = env::var("SANDBOX_AGENT_AGENT").unwrap_or_else(|_| "mock".to_owned());
         match env::var("SANDBOX_AGENT_URL") {
             Ok(url) => Self { url, token, agent, embedded: None },
             Err(_) => {
-                let server = MockServer::start().await;
+                let server = embedded.start().await;
                 Self { url: server.url(), token, agent: "mock".to_owned(), embedded: Some(server) }
             }
+        }
+    }
+
+    /// Returns the options of a client for the agent of this server.
+    pub fn options(&self) -> ClientOptions {
+        let options = SandboxAgentClient::builder(&self.url).agent(&self.agent);
+        match &self.token {
+            Some(token) => options.token(token),
+            None => options,
         }
     }
 }
