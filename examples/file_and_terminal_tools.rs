@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     for answer in server.embedded.iter().flat_map(MockServer::answers) {
         let what = answer.answer.get("result").or_else(|| answer.answer.get("error"));
-        println!("{:<22} {}", answer.method, what.unwrap_or(&json!(null)));
+        println!("{:<22} {}", answer.method, printable(&what.unwrap_or(&json!(null)).to_string()));
     }
     println!("on this machine: {:?}", std::fs::read_to_string(directory.join("notes/todo.txt"))?);
 

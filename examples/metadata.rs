@@ -51,7 +51,7 @@ async fn show(client: &SandboxAgentClient) -> Result<(), Error> {
         let title = session.title.as_deref().unwrap_or("untitled");
         println!("{} \"{}\"", printable(&session.session_id), printable(title));
         for (key, value) in session.metadata.unknown() {
-            println!("  {key}: {value}");
+            println!("  {}: {}", printable(key), printable(&value.to_string()));
         }
         match &session.termination_info {
             Some(end) => println!("  ended: {end}"),

@@ -5,6 +5,7 @@
 
 use std::{env, io::Write};
 
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::{Error, NewSession, SandboxAgentClient};
 use sdk_examples::Server;
 
@@ -20,7 +21,7 @@ async fn main() -> Result<(), Error> {
     // The client connects in the background; the first call waits for the connection.
     let client = options.build()?;
     let session = client.new_session(NewSession::in_dir("/").title("quickstart")).await?;
-    println!("[session {} with `{}` at {}]", session.id(), server.agent, server.url);
+    println!("[session {} with `{}` at {}]", printable(session.id()), server.agent, server.url);
 
     let mut turn = session.prompt(prompt);
     while let Some(update) = turn.next().await {

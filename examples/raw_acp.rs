@@ -67,6 +67,6 @@ async fn run(session: &SessionHandle, text: &str, cancel_after: Option<usize>) -
         }
     }
     let response = turn.response().await?;
-    println!("[{chunks} chunks, then {}]", response.raw());
+    println!("[{chunks} chunks, then {:?}]", response.known().map(|known| &known.stop_reason));
     Ok(())
 }

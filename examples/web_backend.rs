@@ -23,6 +23,7 @@ use axum::response::sse::{Event as Message, KeepAlive, Sse};
 use axum::routing::{get, post};
 use futures::{Stream, StreamExt, stream};
 use sandbox_agent_sdk::requests::ReplyError;
+use sandbox_agent_sdk::text::printable;
 use sandbox_agent_sdk::turns::TurnEvent;
 use sandbox_agent_sdk::{NewSession, PermissionRequest, SandboxAgentClient, Session};
 use sdk_examples::Server;
@@ -137,7 +138,7 @@ async fn browse(url: &str) -> Result<(), Box<dyn Error>> {
             let block: Vec<u8> = text.drain(..end + 2).collect();
             let Some(data) = block.strip_prefix(b"data: ") else { continue };
             let event: Value = serde_json::from_slice(data)?;
-            println!("{event}");
+            println!("{}", printable(&event.to_string()));
             if event["type"] == "permission" {
                 let id = event["id"].as_str().unwrap_or_default();
                 let option = event["options"][0]["optionId"].as_str().unwrap_or_default().to_owned();

@@ -26,7 +26,7 @@ pub struct Diagnostics {
     pub open_agent_requests: Vec<(MessageId, String)>,
     /// The number of messages received on streams.
     pub messages: u64,
-    /// How often a stream was reopened.
+    /// The number of times a stream was reopened.
     pub reconnects: u64,
     /// The number of reported gaps.
     pub gaps: u64,
@@ -38,7 +38,7 @@ pub struct Diagnostics {
     pub ignored: u64,
     /// The number of messages that were skipped because they exceed the limit.
     pub oversize: u64,
-    /// How often the server restarted.
+    /// The number of detected server restarts.
     pub restarts: u64,
     /// The number of subscriptions.
     pub subscribers: usize,

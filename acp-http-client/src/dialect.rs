@@ -47,7 +47,7 @@ pub enum Barrier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventIds {
-    /// 1, 2, 3 … in each incarnation of the server. Repeats, holes and restarts can be recognised.
+    /// 1, 2, 3 … in each incarnation of the server. The client detects repeated events, missing events and restarts.
     Sequence,
     /// Any valid id, or none. An id that is unique within one opening of the stream identifies its event.
     Opaque,

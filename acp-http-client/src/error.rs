@@ -178,7 +178,7 @@ pub enum Error {
         /// Why the connection ended.
         #[source]
         reason: EndReasonError,
-        /// Whether the request was pending when the connection ended. If not, nothing was sent.
+        /// Whether the request was pending when the connection ended. If not, it was not sent, or the server refused it.
         pending: bool,
     },
     /// The application failed the request with a custom reason. See [`Verdict`](crate::Verdict).
@@ -211,7 +211,7 @@ impl Error {
         Self::Config("a call needs a tokio runtime".to_owned())
     }
 
-    /// The error of a request that was made after the end.
+    /// The error of a request that was made after the end, or whose refusal was the end.
     pub(crate) fn terminated(reason: EndReason) -> Self {
         Self::Terminated { reason: EndReasonError(reason), pending: false }
     }

@@ -16,7 +16,7 @@
 //! - **backlog**: events from before this client connected.
 //! - **gap**: events that are missing because the server no longer has them.
 //! - **incarnation**: one run of a server process.
-//! - **probe**: a cheap request whose echo shows how far the stream was read.
+//! - **probe**: a cheap request. The position of its echo in the stream shows whether the server restarted.
 
 mod auth;
 mod client;

@@ -70,8 +70,11 @@ pub struct Timeouts {
     /// How long the event stream may be without a byte before it is reopened; `None` for no limit. Default 45 s.
     /// Comments count as bytes.
     pub stream_idle: Option<Duration>,
-    /// The timeout for the server's response to `close()`. Default 2 s.
+    /// The timeout for `close()`. Default 2 s.
     pub close: Duration,
+    /// How long `close()` waits for the server's response after the request was handed to the HTTP connection; `None`
+    /// for no limit but `close`. Default `None`.
+    pub close_response: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -104,6 +107,7 @@ impl Default for Timeouts {
             stream_missing: Duration::from_secs(3),
             stream_idle: Some(Duration::from_secs(45)),
             close: Duration::from_secs(2),
+            close_response: None,
         }
     }
 }
@@ -240,4 +244,5 @@ setters!(Timeouts {
     stream_missing: Duration,
     stream_idle: impl Into<Option<Duration>>,
     close: Duration,
+    close_response: impl Into<Option<Duration>>,
 });

@@ -1,4 +1,4 @@
-//! The hub of events and the outboxes under random schedules.
+//! The hub of events, the outboxes and the queue of agent requests under random schedules.
 //!
 //! Their files are compiled a second time here, with locks at which the scheduler may switch.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
@@ -17,6 +17,10 @@ mod hub;
 #[allow(dead_code, unreachable_pub)]
 mod outbox;
 
+#[path = "../src/handler/queue.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod queue;
+
 mod sync {
     pub(super) use shuttle::sync::{Mutex, MutexGuard};
     pub(super) use std::sync::PoisonError;
@@ -24,6 +28,7 @@ mod sync {
 
 use hub::{Events, Hub};
 use outbox::Outbox;
+use queue::RequestQueue;
 
 /// How many schedules each test tries.
 const SCHEDULES: usize = 2_000;
@@ -87,6 +92,34 @@ impl Stored {
 
     fn into_event(self) -> Event {
         self.to_event()
+    }
+}
+
+/// Stand for an agent request and its responder. A responder that is dropped cancels its request.
+mod channel {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Debug)]
+    pub struct AgentRequest(pub(super) u64);
+
+    #[derive(Debug)]
+    pub struct Responder {
+        pub(super) dropped: Arc<AtomicUsize>,
+        /// Whether nothing waits for the response.
+        pub(super) is_closed: bool,
+    }
+
+    impl Responder {
+        pub(super) fn is_closed(&self) -> bool {
+            self.is_closed
+        }
+    }
+
+    impl Drop for Responder {
+        fn drop(&mut self) {
+            self.dropped.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -272,6 +305,93 @@ fn a_prompt_is_never_sent_while_a_cancel_of_another_turn_is_open() {
             let hit = prompter.join().unwrap();
             assert!(!hit || running.contains(&2), "the cancel of turn 1 hits turn 2");
             assert_eq!(outbox.len(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+/// More than the length at which the queue first removes cancelled requests.
+const REQUESTS: u64 = 40;
+
+/// Queues requests in their order; every third one is cancelled.
+fn queue_requests(queue: &Arc<RequestQueue>, dropped: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
+    let (queue, dropped) = (queue.clone(), dropped.clone());
+    thread::spawn(move || {
+        for number in 0..REQUESTS {
+            let responder = channel::Responder { dropped: dropped.clone(), is_closed: number % 3 == 0 };
+            queue.push(channel::AgentRequest(number), responder);
+        }
+    })
+}
+
+/// Reads agent requests to the end.
+fn read_requests(queue: &Arc<RequestQueue>) -> thread::JoinHandle<Vec<u64>> {
+    let queue = queue.clone();
+    thread::spawn(move || {
+        let mut read = Vec::new();
+        while let Some((request, _)) = block_on(std::future::poll_fn(|context| queue.poll_pop(context))) {
+            read.push(request.0);
+        }
+        read
+    })
+}
+
+#[test]
+fn every_open_agent_request_is_read_in_order_and_the_end_wakes_the_reader() {
+    shuttle::check_random(
+        || {
+            let (queue, dropped) = (Arc::new(RequestQueue::default()), Arc::default());
+            let reader = read_requests(&queue);
+            queue_requests(&queue, &dropped).join().unwrap();
+            queue.end();
+            let read = reader.join().unwrap();
+            assert!(read.is_sorted_by(|one, next| one < next), "{read:?}");
+            let open = (0..REQUESTS).filter(|number| number % 3 != 0);
+            assert!(open.into_iter().all(|number| read.contains(&number)), "{read:?}");
+            assert_eq!(dropped.load(Ordering::SeqCst), REQUESTS as usize);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn an_agent_request_that_races_with_the_end_or_a_dropped_reader_is_read_or_cancelled() {
+    shuttle::check_random(
+        || {
+            let (queue, dropped) = (Arc::new(RequestQueue::default()), Arc::default());
+            let writer = queue_requests(&queue, &dropped);
+            let (reader, ender) = (read_requests(&queue), queue.clone());
+            let ender = thread::spawn(move || ender.end());
+            let read = reader.join().unwrap();
+            assert!(read.is_sorted_by(|one, next| one < next), "{read:?}");
+            // The reader has reached the end, and is dropped.
+            queue.abandon();
+            writer.join().unwrap();
+            ender.join().unwrap();
+            assert!(queue.try_pop().is_none(), "a request without a reader is queued");
+            assert_eq!(dropped.load(Ordering::SeqCst), REQUESTS as usize);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_reader_that_is_dropped_cancels_every_agent_request() {
+    shuttle::check_random(
+        || {
+            let (queue, dropped) = (Arc::new(RequestQueue::default()), Arc::default());
+            let writer = queue_requests(&queue, &dropped);
+            let abandoning = {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    drop(queue.try_pop());
+                    queue.abandon();
+                })
+            };
+            writer.join().unwrap();
+            abandoning.join().unwrap();
+            assert!(queue.try_pop().is_none(), "a request without a reader is queued");
+            assert_eq!(dropped.load(Ordering::SeqCst), REQUESTS as usize);
         },
         SCHEDULES,
     );

@@ -159,12 +159,12 @@ impl KnownAgent {
     }
 }
 
-/// Returns the first offered login method for which the environment has a key.
+/// Returns the offered login methods for which the environment has a key.
 #[must_use]
-pub fn key_login(offered: &[String]) -> Option<&'static str> {
-    let mut logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
-    let usable = logins.find(|(login, variable)| offered.iter().any(|id| id == login) && is_set(variable));
-    usable.map(|(login, _)| *login)
+pub fn key_logins(offered: &[String]) -> Vec<&'static str> {
+    let logins = KNOWN_AGENTS.iter().flat_map(|agent| agent.key_logins);
+    let usable = logins.filter(|(login, variable)| offered.iter().any(|id| id == login) && is_set(variable));
+    usable.map(|(login, _)| *login).collect()
 }
 
 /// Returns the environment variable of the key for a login method.
@@ -196,7 +196,8 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-fn is_set(variable: &str) -> bool {
+/// Returns whether an environment variable has a value.
+pub(crate) fn is_set(variable: &str) -> bool {
     env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 

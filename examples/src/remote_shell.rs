@@ -9,6 +9,7 @@ use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::control::processes::{CreateProcess, ProcessExit, Processes};
 use sandbox_agent_sdk::control::terminal::{TerminalEvent, TerminalInput, TerminalOutput, TerminalSize};
+use sandbox_agent_sdk::text::printable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Stdin, Stdout, stdin, stdout};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
@@ -151,7 +152,7 @@ async fn relay(
                 Some(TerminalEvent::Exit(exit)) => return Ok(Ok(exit)),
                 Some(TerminalEvent::Disconnected(lost)) => return Ok(Err(lost)),
                 Some(TerminalEvent::Refused(message)) => {
-                    eprint!("\r\n[{message}]\r\n");
+                    eprint!("\r\n[{}]\r\n", printable(&message));
                     Ok(())
                 }
                 Some(_) | None => Ok(()),

@@ -12,6 +12,7 @@ use acp_http_client::fuzzing::json;
 use arbitrary::Unstructured;
 use serde_json::Value;
 
+use crate::client::event::Weight;
 use crate::convert::text::is_unsafe;
 use crate::event::Origin;
 use crate::sessions::read_transcript;
@@ -25,11 +26,12 @@ pub fn seed_randomness(seed: u64) {
     crate::client::random::seed(seed);
 }
 
-/// Checks that an update preserves its JSON and is safe to print.
+/// Checks that an update preserves its JSON, is safe to print, and counts the memory that it takes.
 pub fn update(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let update = Update::from_json(&json(&text), Origin::Live);
     assert!(!update.to_string().contains(is_unsafe), "a terminal acts on {:?}", update.to_string());
+    assert!(update.weight() >= update.memory(), "{} bytes count as {}", update.memory(), update.weight());
     let written = serde_json::to_value(&update).expect("an update can be written");
     assert_eq!(written["sessionId"], update.session_id());
     let Ok(read) = acp_http_client::json::from_str::<Value>(&text) else {

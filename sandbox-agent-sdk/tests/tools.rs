@@ -7,6 +7,9 @@ mod looking;
 #[path = "tools/support.rs"]
 mod support;
 
+#[cfg(target_os = "linux")]
+#[path = "tools/access_lists.rs"]
+mod access_lists;
 #[path = "tools/answers.rs"]
 mod answers;
 #[path = "tools/escapes.rs"]

@@ -302,7 +302,8 @@ impl Core {
                 if self.is_gone(error) {
                     let reason = EndReason::ServerGone(Arc::new(error.clone()));
                     self.terminate(reason.clone());
-                    return Err(PostFailure::Failed(Error::cut_off(reason)));
+                    // The server has refused this message.
+                    return Err(PostFailure::Failed(Error::terminated(reason)));
                 }
             }
         }

@@ -231,18 +231,25 @@ async fn enter_outbox(core: &Core, session: &Arc<str>, method: &str) -> Result<S
 async fn close(core: &Arc<Core>) -> CloseOutcome {
     let before = core.state();
     let tasks = core.terminate(EndReason::Closed);
-    // A handler that blocks its thread does not delay the close any longer.
-    let _ = tokio::time::timeout(core.options.timeouts.close, futures::future::join_all(tasks)).await;
     let gone = matches!(before.end_reason(), Some(EndReason::ServerGone(_) | EndReason::Closed));
-    if gone || !core.has_posted() {
-        return CloseOutcome::NothingToClose;
-    }
-    let (started, limit) = (Instant::now(), core.options.timeouts.close);
-    match tokio::time::timeout(limit, core.transport.delete()).await {
-        Ok(Ok(())) => CloseOutcome::Confirmed,
-        Ok(Err(error)) => CloseOutcome::Unconfirmed(error),
-        Err(_) => CloseOutcome::Unconfirmed(timeout(core, Phase::Close, "close", started.elapsed())),
-    }
+    let has_nothing = gone || !core.has_posted();
+    let (started, timeouts) = (Instant::now(), &core.options.timeouts);
+    // A handler that blocks its thread delays neither the request nor, for long, the close.
+    let tasks = tokio::time::timeout(timeouts.close, futures::future::join_all(tasks));
+    let outcome = async {
+        if has_nothing {
+            return CloseOutcome::NothingToClose;
+        }
+        let delete = core.transport.delete(timeouts.close_response);
+        match tokio::time::timeout(timeouts.close, delete).await {
+            Ok(Some(Ok(()))) => CloseOutcome::Confirmed,
+            Ok(Some(Err(error))) => CloseOutcome::Unconfirmed(error),
+            Ok(None) | Err(_) => {
+                CloseOutcome::Unconfirmed(timeout(core, Phase::Close, "close", started.elapsed()))
+            }
+        }
+    };
+    tokio::join!(outcome, tasks).0
 }
 
 fn timeout(core: &Core, phase: Phase, what: &str, elapsed: Duration) -> Error {

@@ -40,7 +40,7 @@ pub enum Event {
         /// Why the stream cannot be opened.
         error: Error,
     },
-    /// The server restarted, and its event ids started over. The client reads its events from the first one.
+    /// The server restarted, and its event ids started over. The client reads the new events from the first one.
     Restarted {
         /// The stream of the restarted server.
         stream: EventSource,

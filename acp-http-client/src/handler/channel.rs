@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
 };
 
@@ -15,11 +15,11 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{
-    outcome::{Outcome, cancelled, to_outcome},
+    outcome::{Reply, cancelled},
     queue::RequestQueue,
     typed::{AnyHandler, OutcomeFuture},
 };
-use crate::{AcpHttpClient, Json, MessageId, RpcError};
+use crate::{AcpHttpClient, Json, MessageId, RpcError, client::Core};
 
 /// One agent request, untyped.
 #[derive(Debug, Clone)]
@@ -127,27 +127,35 @@ impl Drop for AgentRequests {
 /// Dropping it also responds: permissions and questions are cancelled, other requests get an error.
 #[must_use = "dropping a responder cancels the request"]
 pub struct Responder {
+    id: MessageId,
     method: Arc<str>,
-    sender: Option<oneshot::Sender<Option<Outcome>>>,
+    core: Weak<Core>,
+    sender: Option<oneshot::Sender<Option<Reply>>>,
 }
 
 impl Responder {
     /// The responder of a request, and its response.
-    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Outcome>> + Send + 'static) {
-        let method = request.method.clone();
+    fn new(request: &AgentRequest) -> (Self, impl Future<Output = Option<Reply>> + Send + 'static) {
+        let (id, method) = (request.id.clone(), request.method.clone());
         let (sender, answered) = oneshot::channel();
-        let responder = Self { method: method.clone(), sender: Some(sender) };
-        (responder, async move { answered.await.unwrap_or_else(|_| Some(cancelled(&method))) })
+        let core = Arc::downgrade(request.client.core());
+        let responder = Self { id, method: method.clone(), core, sender: Some(sender) };
+        let reply =
+            async move { answered.await.unwrap_or_else(|_| Some(Reply::Outcome(cancelled(&method)))) };
+        (responder, reply)
     }
 
     /// Responds with a result. Returns `false` if the request was cancelled.
+    ///
+    /// The result counts in [`Limits::response_bytes`](crate::Limits#structfield.response_bytes) before it is encoded.
     pub fn respond<T: Serialize>(mut self, result: &T) -> bool {
-        self.send(Some(to_outcome(Ok(result))))
+        let Some(core) = self.core.upgrade().filter(|_| !self.is_closed()) else { return false };
+        self.send(Some(Reply::encode(&core, &self.id, result)))
     }
 
     /// Responds with an error. Returns `false` if the request was cancelled.
     pub fn error(mut self, error: RpcError) -> bool {
-        self.send(Some(Err(error)))
+        self.send(Some(Reply::Outcome(Err(error))))
     }
 
     /// Waits until the response is no longer needed.
@@ -172,15 +180,15 @@ impl Responder {
         self.send(None)
     }
 
-    fn send(&mut self, outcome: Option<Outcome>) -> bool {
-        self.sender.take().is_some_and(|sender| sender.send(outcome).is_ok())
+    fn send(&mut self, reply: Option<Reply>) -> bool {
+        self.sender.take().is_some_and(|sender| sender.send(reply).is_ok())
     }
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
         let outcome = cancelled(&self.method);
-        self.send(Some(outcome));
+        self.send(Some(Reply::Outcome(outcome)));
     }
 }
 
@@ -215,5 +223,47 @@ impl AnyHandler for ChannelHandler {
 
     fn end(&self) {
         self.queue.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+
+    const RESULT: &str = "result";
+    const SIZE: usize = r#"{"jsonrpc":"2.0","id":1,"result":"result"}"#.len();
+
+    #[tokio::test]
+    async fn results_count_in_the_limit_before_they_are_encoded_and_until_they_are_dropped() {
+        for (limit, fitting) in [(2 * SIZE - 1, 1), (2 * SIZE, 2), (2 * SIZE + 1, 2)] {
+            let limits = Limits::default().response_bytes(limit);
+            let client = AcpHttpClient::builder("http://server").limits(limits).build().unwrap();
+            let counted = || client.core().calls.response_bytes();
+            let request =
+                AgentRequest::new(MessageId::from_json("1"), "_x/y".into(), Bytes::new(), client.clone());
+            // No task of the connection runs between the responses.
+            let replies: Vec<_> = (0..2)
+                .map(|_| {
+                    let (responder, reply) = Responder::new(&request);
+                    assert!(responder.respond(&RESULT));
+                    reply
+                })
+                .collect();
+            assert_eq!(counted(), fitting * SIZE, "{limit}");
+            let replies = futures::future::join_all(replies).await;
+            let encoded = replies.iter().flatten().filter(|reply| match reply {
+                Reply::Encoded(body, _) => body.len() == SIZE,
+                Reply::TooLarge(size) => *size != SIZE,
+                Reply::Outcome(_) => false,
+            });
+            assert_eq!(encoded.count(), fitting, "{limit}");
+            drop(replies);
+            assert_eq!(counted(), 0);
+            // A response that nothing waits for any more takes no room.
+            let (responder, reply) = Responder::new(&request);
+            drop(reply);
+            assert!(!responder.respond(&RESULT) && counted() == 0);
+        }
     }
 }

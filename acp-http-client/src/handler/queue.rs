@@ -2,11 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
-use super::channel::{AgentRequest, Responder};
+use super::{
+    channel::{AgentRequest, Responder},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// The queue length at which cancelled requests are first removed.
 const FIRST_SWEEP: usize = 32;

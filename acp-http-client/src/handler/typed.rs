@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     channel::AgentRequest,
-    outcome::{Outcome, refuse_permission, to_outcome, unhandled},
+    outcome::{Reply, refuse_permission, to_outcome, unhandled},
 };
 use crate::{AcpHttpClient, Json, RpcError, json};
 
@@ -147,7 +147,7 @@ async fn not_found<T, R>(call: Call<T>, method: &'static str) -> Result<R, RpcEr
 }
 
 /// The response, or `None` if another client responds.
-pub(crate) type OutcomeFuture = Pin<Box<dyn Future<Output = Option<Outcome>> + Send>>;
+pub(crate) type OutcomeFuture = Pin<Box<dyn Future<Output = Option<Reply>> + Send>>;
 
 /// A handler behind a pointer.
 pub(crate) trait AnyHandler: Send + Sync {
@@ -185,7 +185,7 @@ macro_rules! dispatch {
 impl<H: AgentHandler> AnyHandler for H {
     fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture {
         Box::pin(async move {
-            Some(dispatch!(self, request, {
+            let outcome = dispatch!(self, request, {
                 session_request_permission => request_permission,
                 fs_read_text_file => read_text_file,
                 fs_write_text_file => write_text_file,
@@ -195,7 +195,8 @@ impl<H: AgentHandler> AnyHandler for H {
                 terminal_kill => kill_terminal,
                 terminal_release => release_terminal,
                 elicitation_create => create_elicitation,
-            }))
+            });
+            Some(Reply::Outcome(outcome))
         })
     }
 }

@@ -46,7 +46,7 @@ struct Requests {
     bytes: usize,
     /// How many responses are being sent. Their requests count as open.
     responding: usize,
-    /// How many bytes these responses take.
+    /// How many bytes these responses take, and those that wait to be sent.
     response_bytes: usize,
     /// How many refusals are being sent.
     refusing: usize,
@@ -165,6 +165,23 @@ impl AgentRequestTable {
         Some(Responding { table: self, refusal: false, bytes: 0 })
     }
 
+    /// Counts the bytes of a response instead of `counted` ones; `false`, and none, if there is no room for them.
+    pub(crate) fn reserve_response(&self, counted: usize, bytes: usize) -> bool {
+        let mut requests = self.lock();
+        let others = requests.response_bytes.saturating_sub(counted);
+        let sum = others.saturating_add(bytes);
+        let fits = sum <= self.max_response_bytes;
+        requests.response_bytes = if fits { sum } else { others };
+        fits
+    }
+
+    /// Stops counting the bytes of a response.
+    pub(crate) fn release_response(&self, bytes: usize) {
+        let mut requests = self.lock();
+        // The table may have been cleared in between.
+        requests.response_bytes = requests.response_bytes.saturating_sub(bytes);
+    }
+
     /// Cancels one request: the agent no longer needs the response.
     pub(crate) fn cancel_one(&self, id: &MessageId) {
         let cancel = self.lock().take_cancel(id, None);
@@ -221,6 +238,12 @@ impl AgentRequestTable {
         requests.open.iter().map(|(id, open)| (id.clone(), open.arrival.method.to_string())).collect()
     }
 
+    /// Returns how many bytes of responses are counted.
+    #[cfg(test)]
+    pub(crate) fn response_bytes(&self) -> usize {
+        self.lock().response_bytes
+    }
+
     fn lock(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,11 +292,7 @@ struct Responding<'a> {
 impl Responding<'_> {
     /// Counts the bytes of the response instead of those before; `false`, and none, if there is no room for them.
     fn reserve(&mut self, bytes: usize) -> bool {
-        let mut requests = self.table.lock();
-        let others = requests.response_bytes.saturating_sub(self.bytes);
-        let sum = others.saturating_add(bytes);
-        let fits = sum <= self.table.max_response_bytes;
-        requests.response_bytes = if fits { sum } else { others };
+        let fits = self.table.reserve_response(self.bytes, bytes);
         self.bytes = if fits { bytes } else { 0 };
         fits
     }
@@ -285,9 +304,8 @@ impl Responding<'_> {
 
 impl Drop for Responding<'_> {
     fn drop(&mut self) {
+        self.table.release_response(self.bytes);
         let mut requests = self.table.lock();
-        // The table may have been cleared in between.
-        requests.response_bytes = requests.response_bytes.saturating_sub(self.bytes);
         if self.refusal {
             requests.refusing = requests.refusing.saturating_sub(1);
         } else {

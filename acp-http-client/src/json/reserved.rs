@@ -1,9 +1,9 @@
 //! Member names to which `serde_json` gives a meaning of its own.
 //!
 //! Wherever it makes a [`Value`](serde_json::Value), `serde_json` replaces `{"$serde_json::private::RawValue": "[1]"}` by the
-//! JSON inside the string. That JSON is parsed with a depth of its own, so that a small message can exhaust the stack, and
-//! its values count as text in every limit. `{"$serde_json::private::Number": "1"}` becomes a number if any crate of the
-//! application enables `arbitrary_precision`.
+//! JSON inside the string. The depth of that JSON is counted from zero, so a small message can exhaust the stack, and every
+//! limit counts its values as text. `{"$serde_json::private::Number": "1"}` becomes a number if any crate of the application
+//! enables `arbitrary_precision`.
 
 use memchr::{memchr, memchr2, memmem};
 

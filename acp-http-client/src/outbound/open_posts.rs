@@ -58,8 +58,8 @@ impl OpenPosts {
 
     /// Waits for the next POST that fails, and returns its method and the error.
     ///
-    /// Successful responses are skipped. It waits while a POST is open, or while a call that has not noticed the end
-    /// may still have one: use a timeout.
+    /// Successful responses are skipped. Without a further failure it never returns, because a call that has not
+    /// noticed the end may still have an open POST: use a timeout.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -1,6 +1,6 @@
 //! One JSON-RPC message to be sent.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -61,20 +61,30 @@ impl Outgoing {
         outcome: Result<&T, &RpcError>,
     ) -> serde_json::Result<Bytes> {
         let mut text = Vec::with_capacity(CAPACITY);
-        text.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        text.extend_from_slice(id.as_json().as_bytes());
+        Self::write_response(&mut text, id, outcome)?;
+        Ok(text.into())
+    }
+
+    /// Writes the response to an agent request.
+    pub(crate) fn write_response<T: Serialize + ?Sized>(
+        text: &mut impl io::Write,
+        id: &MessageId,
+        outcome: Result<&T, &RpcError>,
+    ) -> serde_json::Result<()> {
+        let mut write = |part: &[u8]| text.write_all(part).map_err(serde_json::Error::io);
+        write(br#"{"jsonrpc":"2.0","id":"#)?;
+        write(id.as_json().as_bytes())?;
         match outcome {
             Ok(result) => {
-                text.extend_from_slice(br#","result":"#);
-                serde_json::to_writer(&mut text, result)?;
+                write(br#","result":"#)?;
+                serde_json::to_writer(&mut *text, result)?;
             }
             Err(error) => {
-                text.extend_from_slice(br#","error":"#);
-                serde_json::to_writer(&mut text, error)?;
+                write(br#","error":"#)?;
+                serde_json::to_writer(&mut *text, error)?;
             }
         }
-        text.push(b'}');
-        Ok(text.into())
+        text.write_all(b"}").map_err(serde_json::Error::io)
     }
 }
 

@@ -31,7 +31,8 @@ pub(crate) fn default_client(
 
 /// Returns whether a URL names the loopback interface of this machine. The default HTTP client uses no proxy for it.
 ///
-/// The unspecified addresses `0.0.0.0` and `::` lead there too.
+/// The unspecified addresses `0.0.0.0` and `::` count as loopback addresses, because connections to them stay on this
+/// machine.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {

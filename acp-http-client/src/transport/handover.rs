@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     fmt,
+    future::Future,
     pin::Pin,
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// A body is sent in pieces of this size.
 const PIECE: usize = 64 * 1024;
@@ -119,6 +120,40 @@ impl Body for Pieces {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// The body of a request without content, and a signal that the HTTP connection has taken the request. The signal also
+/// comes when the request fails.
+pub(super) fn empty_body() -> (reqwest::Body, impl Future<Output = ()>) {
+    let (dropped, taken) = oneshot::channel();
+    let body = reqwest::Body::wrap(Empty { _dropped: dropped });
+    // The sender is only ever dropped.
+    (body, async { drop(taken.await) })
+}
+
+/// A body without content. The HTTP connection drops it when it has taken the head of the request.
+struct Empty {
+    _dropped: oneshot::Sender<()>,
+}
+
+impl Body for Empty {
+    type Data = Bytes;
+    type Error = Withdrawn;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Withdrawn>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(0)
     }
 }
 

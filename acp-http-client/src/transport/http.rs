@@ -1,6 +1,7 @@
 //! Common parts of POST, GET and DELETE: endpoint, token, headers, cookies, connection id.
 
 use std::{
+    future::Future,
     sync::OnceLock,
     time::{Duration, SystemTime},
 };
@@ -14,7 +15,8 @@ use reqwest::{RequestBuilder, Response};
 use url::Url;
 
 use super::{
-    HttpSendError, cookies::Cookies, plain_http::warn_of_plain_http, retry_after::retry_after, sender::Sender,
+    HttpSendError, cookies::Cookies, handover::empty_body, plain_http::warn_of_plain_http,
+    retry_after::retry_after, sender::Sender,
 };
 use crate::{Auth, Dialect, Error, HttpError, Limits, TokenUse, error::Cause};
 
@@ -69,16 +71,32 @@ impl Transport {
         refused(what, response, self.config.limits.error_body).await
     }
 
-    /// Asks the server to close the connection.
-    pub(crate) async fn delete(&self) -> Result<(), Error> {
-        let request = |auth| self.request(Method::DELETE, &self.config.endpoint, auth);
-        let response = self.send(request).await.map_err(|error| lost("close", error))?;
-        match response.status() {
-            status if status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) => {
-                Ok(())
+    /// Asks the server to close the connection. Returns `None` if there is no response within this time after the
+    /// request was handed to the HTTP connection.
+    pub(crate) async fn delete(&self, within: Option<Duration>) -> Option<Result<(), Error>> {
+        let attempt = |auth| async move {
+            let (body, taken) = empty_body();
+            let request = self.request(Method::DELETE, &self.config.endpoint, auth).body(body);
+            let silent = async {
+                taken.await;
+                match within {
+                    Some(within) => tokio::time::sleep(within).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                response = self.config.http.send(request) => response.map_err(|error| NoResponse::Failed(error.into())),
+                () = silent => Err(NoResponse::Silent),
             }
-            _ => Err(self.refused("close", response).await),
-        }
+        };
+        Some(match self.authorized(attempt).await {
+            Ok(response) if response.status().is_success() => Ok(()),
+            Ok(response) if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::GONE) => Ok(()),
+            Ok(response) => Err(self.refused("close", response).await),
+            Err(NoResponse::Failed(error)) => Err(lost("close", error)),
+            Err(NoResponse::Silent) => return None,
+        })
     }
 
     /// A request with the headers that every request has.
@@ -101,17 +119,30 @@ impl Transport {
         &self,
         build: impl Fn(Option<HeaderValue>) -> RequestBuilder,
     ) -> Result<Response, SendError> {
+        let attempt = |auth| {
+            let request = build(auth);
+            async { Ok(self.config.http.send(request).await?) }
+        };
+        self.authorized(attempt).await
+    }
+
+    /// Makes an attempt with a token; on 401, one more with a refreshed token.
+    async fn authorized<F, E>(&self, attempt: impl Fn(Option<HeaderValue>) -> F) -> Result<Response, E>
+    where
+        F: Future<Output = Result<Response, E>>,
+        E: From<Error>,
+    {
         let auth = self.config.auth.header(TokenUse::Request).await?;
         if auth.is_some() {
             warn_of_plain_http(&self.config.endpoint);
         }
-        let response = self.config.http.send(build(auth)).await?;
+        let response = attempt(auth).await?;
         self.learn(&response);
         if response.status() != StatusCode::UNAUTHORIZED || !self.config.auth.can_refresh() {
             return Ok(response);
         }
         let auth = self.config.auth.header(TokenUse::Refresh).await?;
-        let response = self.config.http.send(build(auth)).await?;
+        let response = attempt(auth).await?;
         self.learn(&response);
         Ok(response)
     }
@@ -154,6 +185,19 @@ impl From<HttpSendError> for SendError {
             HttpSendError::NotSent(cause) => Self::NotSent(Error::Unreachable(cause)),
             HttpSendError::Lost(cause) => Self::Lost(cause),
         }
+    }
+}
+
+/// Why a request got no response.
+enum NoResponse {
+    Failed(SendError),
+    /// The server has it and did not respond in time.
+    Silent,
+}
+
+impl From<Error> for NoResponse {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
     }
 }
 

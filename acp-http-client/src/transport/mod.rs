@@ -6,6 +6,8 @@ mod handover;
 mod http;
 mod plain_http;
 mod post;
+#[cfg(test)]
+mod post_tests;
 mod retry_after;
 mod sender;
 mod stream;

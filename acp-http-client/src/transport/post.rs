@@ -129,7 +129,6 @@ impl Transport {
         }
         match self.read_body(post, response).await {
             Ok(body) if body.is_empty() => Ok(Posted::Accepted),
-            _ if post.kind == Sent::OneWay => Ok(Posted::Accepted),
             // 202 means that the response follows on the stream, whatever the body is.
             Ok(_) if page => Ok(Posted::Accepted),
             Ok(body) => Ok(Posted::Response { status, content_type, body }),
@@ -137,13 +136,16 @@ impl Transport {
         }
     }
 
+    /// Reads the body of a response. That of a one-way message is dropped chunk by chunk; it is read only so that the
+    /// connection can be used again.
     async fn read_body(&self, post: &Post, mut response: Response) -> Result<Bytes, PostFailure> {
         let limit = self.config.limits.message;
         let mut body = Body::Empty;
+        let mut seen = 0;
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) => {
-                    let seen = body.len() + chunk.len();
+                    seen += chunk.len();
                     if seen > limit {
                         return Err(PostFailure::Failed(Error::MessageTooLarge {
                             limit,
@@ -151,7 +153,9 @@ impl Transport {
                             event_id: None,
                         }));
                     }
-                    body.push(chunk);
+                    if post.kind == Sent::Request {
+                        body.push(chunk);
+                    }
                 }
                 Ok(None) => return Ok(body.into_bytes()),
                 Err(source) => {
@@ -198,14 +202,6 @@ enum Body {
 }
 
 impl Body {
-    fn len(&self) -> usize {
-        match self {
-            Self::Empty => 0,
-            Self::One(bytes) => bytes.len(),
-            Self::Many(bytes) => bytes.len(),
-        }
-    }
-
     fn push(&mut self, chunk: Bytes) {
         *self = match std::mem::replace(self, Self::Empty) {
             Self::Empty => Self::One(chunk),

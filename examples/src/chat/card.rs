@@ -17,7 +17,7 @@ const DIFF_LINES: usize = 40;
 const STDERR_LINES: usize = 12;
 /// How many characters of one line of a tool's output are shown.
 const LINE_CHARS: usize = 240;
-/// How many characters of a text are shown that the user decides about. It bounds the work of drawing it.
+/// The maximum length, in characters, of a shown text that the user decides about. It limits the work of drawing.
 const WHOLE_CHARS: usize = 20_000;
 
 /// Shows how the agent ended, in a chat that continues.
@@ -56,12 +56,25 @@ pub(super) fn end_of_agent(end: &TerminationInfo) -> Vec<Line> {
     if let Some(message) = end.message.as_ref().filter(|text| !known || !text.contains("unix_wait_status(")) {
         lines.push(bar(Line::new(Style::Dim, message)));
     }
+    lines.extend(last_output(end));
+    lines
+}
+
+/// Shows the last lines of standard error.
+fn last_output(end: &TerminationInfo) -> Vec<Line> {
+    let mut lines = Vec::new();
     let stderr = end.stderr.as_ref();
     let of_turn =
         stderr.and_then(|stderr| stderr.last_turn_lines(STDERR_LINES)).filter(|lines| !lines.is_empty());
     let (what, shown, total) = match of_turn {
         Some(shown) => ("stderr of this turn", shown, stderr.and_then(|stderr| stderr.turn_lines)),
-        None => ("stderr", end.last_stderr_lines(STDERR_LINES), stderr.and_then(|stderr| stderr.total_lines)),
+        None => {
+            let what = match stderr.and_then(|stderr| stderr.turn_lines) {
+                Some(0) => "stderr before this turn",
+                _ => "stderr",
+            };
+            (what, end.last_stderr_lines(STDERR_LINES), stderr.and_then(|stderr| stderr.total_lines))
+        }
     };
     if !shown.is_empty() {
         let heading = match total {
@@ -70,6 +83,15 @@ pub(super) fn end_of_agent(end: &TerminationInfo) -> Vec<Line> {
         };
         lines.push(bar(Line::new(Style::Dim, &format!("{what}, {heading}:"))));
         lines.extend(shown.iter().map(|line| bar(Line::new(Style::Normal, &format!("  {line}")))));
+    }
+    lines
+}
+
+/// Shows what the server reported of an agent's end after the end itself.
+pub(super) fn late_details(end: &TerminationInfo) -> Vec<Line> {
+    let mut lines = last_output(end);
+    if !lines.is_empty() {
+        lines.insert(0, bar(Line::new(Style::Bold, "Of the agent that ended")));
     }
     lines
 }

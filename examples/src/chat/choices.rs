@@ -43,9 +43,14 @@ impl Choices {
         found.map_or_else(|| wanted.to_owned(), |(id, _)| id.clone())
     }
 
+    /// Returns whether an id can be chosen. Without a list, any can.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.values.is_empty() || self.values.iter().any(|(known, _)| known == id)
+    }
+
     pub(super) fn lines(&self, what: &str) -> Vec<Line> {
         if self.values.is_empty() {
-            return vec![Line::new(Style::Dim, &format!("The agent does not say which {what}s it has."))];
+            return vec![Line::new(Style::Dim, &format!("The agent does not report its {what}s."))];
         }
         let lines = self.values.iter().enumerate().map(|(index, (id, name))| {
             let current = self.current.as_ref() == Some(id);

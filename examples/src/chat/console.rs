@@ -41,7 +41,7 @@ pub(super) struct Console {
     task: Option<Task>,
     /// Lines to send when the agent has finished its turn.
     queue: VecDeque<String>,
-    /// The line to send when the agent has been restarted.
+    /// The line to send when the agent has been restarted, or after a login.
     resend: Option<String>,
     /// Whether the next Ctrl-C ends the chat.
     armed: bool,

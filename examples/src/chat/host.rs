@@ -30,8 +30,8 @@ pub(super) struct Host {
     pub(super) agent: String,
     /// How the user logs in to the agent.
     pub(super) login: LoginHelp,
-    /// A client with a separate agent process that lists the agent's sessions, if the agent runs as a process here.
-    /// The server's list contains only the sessions of this chat, without titles.
+    /// A client with a separate agent process, which lists the agent's sessions, if the agent runs as a process here.
+    /// The list of the chat's own server contains only the sessions of this chat, without titles.
     pub(super) lister: Option<SandboxAgentClient>,
     /// The embedded server.
     embedded: Option<MockServer>,
@@ -68,7 +68,7 @@ impl Host {
         })
     }
 
-    /// Ends the embedded server and its agents. An agent may write its last turn to disk before it exits.
+    /// Shuts down the embedded server. Waits for its agents, which may write the last turn to disk before they exit.
     pub(super) async fn end(self) {
         if let Some(server) = self.embedded {
             server.shutdown().await;

@@ -7,7 +7,7 @@ use std::process::Command;
 use sandbox_agent_sdk::login::{LoginKind, LoginMethod, LoginRequired};
 
 use super::line::{Line, Style};
-use crate::agents::{KnownAgent, key_variable, typed};
+use crate::agents::{KnownAgent, is_set, key_variable, typed};
 
 /// What is known about logging in to an agent.
 #[derive(Debug, Clone)]
@@ -52,8 +52,13 @@ impl LoginHelp {
     /// Returns how to log in with a method: by a key in a variable, by a command, or as the agent describes it.
     fn hint(&self, method: &LoginMethod) -> String {
         let name = &method.name;
-        let set =
-            |variables: &[&str]| format!("{name}: set {} and start the chat again", variables.join(", "));
+        let set = |variables: &[&str]| {
+            let (all, missing) = (variables.join(", "), variables.iter().filter(|name| !is_set(name)));
+            match missing.copied().collect::<Vec<_>>()[..] {
+                [] => format!("{name}: {all} is set, and the agent requires a login nevertheless"),
+                ref missing => format!("{name}: set {} and start the chat again", missing.join(", ")),
+            }
+        };
         match &method.kind {
             LoginKind::Variables { variables, .. } => {
                 let required = variables.iter().filter(|variable| !variable.optional);

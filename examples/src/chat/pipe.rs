@@ -33,6 +33,14 @@ pub(super) struct Pipe {
     open_line: bool,
 }
 
+/// How a turn ended.
+enum Ended {
+    /// It is over. Contains a reason to end the chat, if there is one.
+    Over(Option<Exit>),
+    /// It requires a login, for which there is a key.
+    Login(Task),
+}
+
 impl Pipe {
     /// Runs the chat to the end of its input.
     pub(super) async fn run(args: &Args, host: &Host) -> io::Result<Exit> {
@@ -128,8 +136,22 @@ impl Pipe {
         }
     }
 
+    /// Prompts, and again after each login by a key that the agent requires.
     async fn prompt(&mut self, text: &str) -> io::Result<Option<Exit>> {
-        let Some(mut turn) = self.talk.prompt(text) else { return Ok(Some(Exit::NotStarted)) };
+        loop {
+            match self.turn(text).await? {
+                Ended::Over(exit) => return Ok(exit),
+                Ended::Login(task) => match self.task(task).await? {
+                    // Another key may work.
+                    None | Some(Exit::TurnFailed) => {}
+                    Some(exit) => return Ok(Some(exit)),
+                },
+            }
+        }
+    }
+
+    async fn turn(&mut self, text: &str) -> io::Result<Ended> {
+        let Some(mut turn) = self.talk.prompt(text) else { return Ok(Ended::Over(Some(Exit::NotStarted))) };
         let mut cancelled = false;
         let outcome = loop {
             tokio::select! {
@@ -142,7 +164,7 @@ impl Pipe {
                         // it.
                         tokio::spawn(cancel);
                     }
-                    _ => return Ok(Some(exit)),
+                    _ => return Ok(Ended::Over(Some(exit))),
                 },
                 event = next_event(&mut self.events) => self.event(event)?,
                 outcome = end_of(&mut turn) => break outcome,
@@ -153,7 +175,11 @@ impl Pipe {
         }
         self.view.end();
         self.tell([])?;
-        self.judge(outcome, cancelled)
+        let login = outcome.as_ref().err().and_then(|error| self.talk.login(error));
+        match login {
+            Some((task, _)) => Ok(Ended::Login(task)),
+            None => self.judge(outcome, cancelled).map(Ended::Over),
+        }
     }
 
     fn judge(&mut self, outcome: Result<TurnOutcome, Error>, interrupted: bool) -> io::Result<Option<Exit>> {
@@ -192,8 +218,9 @@ impl Pipe {
                 let _ = request.decline();
                 self.tell([Line::new(Style::Normal, &format!("✗ {message}  the input is not a terminal"))])
             }
+            Event::TerminationDetails(details) => self.tell(card::late_details(&details.termination)),
             Event::Gap(gap) => {
-                self.tell([Line::new(Style::Normal, &format!("! {} events are lost here", gap.count()))])
+                self.tell([Line::new(Style::Normal, &format!("! {} events are missing here", gap.count()))])
             }
             Event::Lagged(count) => {
                 self.tell([Line::new(Style::Normal, &format!("! {count} events were skipped here"))])

@@ -15,7 +15,7 @@ use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
 use super::login::LoginHelp;
-use crate::agents::key_login;
+use crate::agents::key_logins;
 
 /// How many characters of a prompt are used as a session's title.
 const TITLE_CHARS: usize = 60;
@@ -36,6 +36,10 @@ pub(super) struct Talk {
     listed: Vec<String>,
     /// The first prompt of each session of this chat, for agents without session titles.
     begun_with: HashMap<String, String>,
+    /// The text of the last prompt.
+    last_prompt: String,
+    /// The login methods that were tried because a prompt required a login.
+    tried: Vec<&'static str>,
     /// Whether the agent has exited and was not restarted.
     pub(super) dead: bool,
 }
@@ -86,6 +90,8 @@ impl Talk {
             session: None,
             listed: Vec::new(),
             begun_with: HashMap::new(),
+            last_prompt: String::new(),
+            tried: Vec::new(),
             dead: false,
         }
     }
@@ -96,6 +102,7 @@ impl Talk {
 
     pub(super) fn prompt(&mut self, text: &str) -> Option<Turn> {
         let session = self.session.as_ref()?;
+        text.clone_into(&mut self.last_prompt);
         let first = text.lines().next().unwrap_or_default();
         let first: String = first.chars().take(TITLE_CHARS).collect();
         self.begun_with.entry(session.id().to_owned()).or_insert(first);
@@ -143,7 +150,7 @@ impl Talk {
             Command::Files(path) => {
                 let path = files::path_in(&directory, path.as_deref());
                 task(
-                    "looking at the files",
+                    "reading the files",
                     Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
                 )
             }
@@ -151,9 +158,15 @@ impl Talk {
             Command::Model(None) if !models.is_empty() => {
                 return Err(models.lines("model"));
             }
-            Command::Model(None) => task("asking for the models", Box::pin(list_models(session))),
+            Command::Model(None) => task("listing the models", Box::pin(list_models(session))),
             Command::Mode(Some(wanted)) => {
                 let mode = modes.pick(&wanted);
+                // Some agents accept any mode.
+                if !modes.knows(&mode) {
+                    let mut lines = vec![Line::new(Style::Warn, &format!("! There is no mode {mode}."))];
+                    lines.extend(modes.lines("mode"));
+                    return Err(lines);
+                }
                 let set = session.set_mode(mode);
                 task("setting the mode", Box::pin(async move { set.await.map(|()| Done::Mode) }))
             }
@@ -184,13 +197,13 @@ impl Talk {
         let note = Line::new(Style::Dim, &format!("Back in session {id}"));
         let work = Box::pin(async move {
             let open = || OpenSession::in_dir(&directory);
-            let session = match logged_in(&client, || client.load_session(&id, open())).await {
+            let (session, replay) = match logged_in(&client, || client.load_session(&id, open())).await {
                 Err(Error::Unsupported { .. }) => {
-                    logged_in(&client, || client.resume_session(&id, open())).await?
+                    (logged_in(&client, || client.resume_session(&id, open())).await?, false)
                 }
-                other => other?,
+                other => (other?, true),
             };
-            Ok(Done::Session { session, note, replay: true })
+            Ok(Done::Session { session, note, replay })
         });
         Task { what: "loading the session".to_owned(), work }
     }
@@ -226,9 +239,31 @@ impl Talk {
             }
         }
         let history = if replay { session.history().to_vec() } else { Vec::new() };
+        let mut lines = vec![note];
+        if replay && history.is_empty() {
+            // Some agents open an empty session for an id that they do not know.
+            let text =
+                "! The agent replayed no history. The session is empty, or the agent does not have it.";
+            lines.push(Line::new(Style::Warn, text));
+        }
         let events = Some(session.events().deciding());
         self.session = Some(session);
-        Shown { lines: vec![note], history, events }
+        Shown { lines, history, events }
+    }
+
+    /// Returns the login that a failed prompt requires, if there is a key for it that was not tried yet, and the prompt
+    /// to send after it.
+    pub(super) fn login(&mut self, error: &Error) -> Option<(Task, String)> {
+        let Error::LoginRequired(required) = error else { return None };
+        let offered: Vec<String> = required.methods.iter().map(|method| method.id.clone()).collect();
+        let login = key_logins(&offered).into_iter().find(|login| !self.tried.contains(login))?;
+        self.tried.push(login);
+        let client = self.client.clone();
+        let work = Box::pin(async move {
+            client.authenticate(login).await?;
+            Ok(Done::Lines(vec![Line::new(Style::Dim, &format!("Logged in by {login}"))]))
+        });
+        Some((Task { what: format!("logging in by {login}"), work }, self.last_prompt.clone()))
     }
 
     /// Shows a failure. If the agent requires a login, shows how to log in.
@@ -260,8 +295,8 @@ async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Ses
 
 /// Makes a call, and repeats it after a login if the agent requires one.
 ///
-/// If the call fails because a login is required, and the environment has a key for one of the login methods, logs in
-/// with that key and makes the call again. A login that is not required could replace one that the user has stored.
+/// If the call fails because a login is required, and the environment has keys for some of the login methods, logs in
+/// with one key after the other until the call succeeds. A login that is not required could replace one that the user has stored.
 async fn logged_in<C: Future<Output = Result<Session, Error>>>(
     client: &SandboxAgentClient,
     call: impl Fn() -> C,
@@ -271,9 +306,19 @@ async fn logged_in<C: Future<Output = Result<Session, Error>>>(
         made => return made,
     };
     let offered = client.capabilities().map(|can| can.auth_methods.clone()).unwrap_or_default();
-    let Some(login) = key_login(&offered) else { return Err(refused) };
-    client.authenticate(login).await?;
-    call().await
+    let mut failure = refused;
+    for login in key_logins(&offered) {
+        match client.authenticate(login).await {
+            Ok(_) => match call().await {
+                Err(error) if error.is_login_required() => failure = error,
+                made => return made,
+            },
+            // The agent refuses this key. Another may work.
+            Err(error) if error.is_login_required() || error.rpc_error().is_some() => failure = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure)
 }
 
 fn set_line(what: &str, choices: &Choices) -> Line {

@@ -29,7 +29,10 @@ pub use trigger::{text_triggers, text_triggers_at};
 use crate::fault::Faults;
 use crate::server::Panics;
 
-/// A factory of running agents. The server launches it once per entry, and again after each exit.
+/// A factory of running agents.
+///
+/// `/v1/rpc` launches an agent on its first use, and again on the first use after an exit. `/v1/acp` launches one for
+/// each server id, and `/acp` one for each connection.
 pub trait Agent: fmt::Debug + Send + Sync + 'static {
     /// Starts an agent that writes its output to `outlet`.
     ///

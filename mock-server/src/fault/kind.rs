@@ -86,7 +86,7 @@ pub enum Fault {
     ReplayBufferOverflow,
     /// Fills the replay buffer with old messages, immediately.
     ///
-    /// The messages are responses with the ids 0 to `count`, and a permission request that was answered long ago.
+    /// The messages are responses with the ids 0 to `count`, and a permission request that got its response long ago.
     StaleReplayBuffer {
         /// The highest id among the old responses.
         count: u64,

@@ -69,20 +69,54 @@ impl Lines {
     }
 }
 
-/// How many positions of a line are tried as the beginning of a message.
-const TRIED_PLACES: usize = 16;
+/// Splits a line into text and the messages behind it. Some agents print text without a line ending before the next
+/// message, and that message must not be lost. Any other line is one piece.
+pub(super) fn pieces(line: &[u8]) -> Vec<&[u8]> {
+    let (mut rest, mut pieces) = (line, Vec::new());
+    while let Some(start) = start_of_last_object(rest)
+        && !rest[..start].trim_ascii_start().is_empty()
+        && is_message(&rest[start..])
+    {
+        let (before, message) = rest.split_at(start);
+        pieces.push(message);
+        rest = before;
+    }
+    pieces.push(rest);
+    pieces.reverse();
+    pieces
+}
 
-/// Splits a line that consists of text followed by a message. Some agents print text without a line ending
-/// before the next message, and that message must not be lost.
+/// Finds the beginning of the JSON object that a text ends with, if it ends with one.
 ///
-/// Returns the text and the message; `None` for any other line.
-pub(super) fn text_before_message(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    if line.trim_ascii_start().first().is_none_or(|&first| first == b'{') {
+/// Reads backwards and each byte once, so that the work for a hostile line is linear too. Only the result for a valid
+/// object means anything.
+fn start_of_last_object(text: &[u8]) -> Option<usize> {
+    let text = text.trim_ascii_end();
+    if text.last() != Some(&b'}') {
         return None;
     }
-    let places = line.iter().enumerate().filter(|(_, byte)| **byte == b'{').map(|(place, _)| place);
-    let place = places.take(TRIED_PLACES).find(|&place| is_message(&line[place..]))?;
-    Some(line.split_at(place))
+    let (mut depth, mut in_string) = (0_usize, false);
+    let mut place = text.len();
+    while let Some(before) = place.checked_sub(1) {
+        place = before;
+        match text[place] {
+            b'"' => {
+                // In a string, an odd number of backslashes escapes the quote.
+                let backslashes = text[..place].iter().rev().take_while(|&&byte| byte == b'\\').count();
+                in_string ^= backslashes % 2 == 0;
+                place -= backslashes;
+            }
+            b'}' | b']' if !in_string => depth += 1,
+            b'{' | b'[' if !in_string => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(place);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn is_message(text: &[u8]) -> bool {
@@ -98,16 +132,27 @@ fn is_message(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    fn assert_pieces(expected: &[&str]) {
+        let line = expected.concat();
+        let pieces: Vec<_> = pieces(line.as_bytes()).into_iter().map(String::from_utf8_lossy).collect();
+        assert_eq!(pieces, expected);
+    }
+
     #[test]
     fn text_before_a_message_is_split_off() {
-        let message = r#"{"id":1,"jsonrpc":"2.0","result":{}}"#;
-        for text in ["Loaded cached credentials.", "warning: {x} and {\"a\":1} ", "日本 "] {
-            let line = format!("{text}{message}");
-            assert_eq!(
-                text_before_message(line.as_bytes()),
-                Some((text.as_bytes(), message.as_bytes())),
-                "{line}"
-            );
+        let message = r#"{"id":1,"jsonrpc":"2.0","result":{"quoted":"\"}\\","list":[{}]}}"#;
+        let braces = "{x} ".repeat(40);
+        for text in [
+            "Loaded cached credentials.",
+            "warning: {x} and {\"a\":1} ",
+            "日本 ",
+            "{ debug: 1 }",
+            "{\"a\":1}",
+            "{{[\"\\",
+            braces.as_str(),
+        ] {
+            assert_pieces(&[text, message]);
+            assert_pieces(&[text, message, &format!("{message} \t")]);
         }
     }
 
@@ -115,14 +160,25 @@ mod tests {
     fn other_lines_stay_whole() {
         for line in [
             r#"{"jsonrpc":"2.0","method":"x"}"#,
+            r#"  {"jsonrpc":"2.0"}"#,
             r#"  {"jsonrpc":"2.0"} trailing"#,
             "only text",
             r#"text {"jsonrpc":"2.0"} and more text"#,
             r#"text {"jsonrpc":"1.0"}"#,
             r#"text {"no":"message"}"#,
+            "]}",
             "",
         ] {
-            assert_eq!(text_before_message(line.as_bytes()), None, "{line}");
+            assert_pieces(&[line]);
+        }
+    }
+
+    #[test]
+    fn a_hostile_line_is_read_once() {
+        let length = 4 * 1024 * 1024;
+        for part in ["{", "}", "\\", "\"", "\"\\", "{}", "{\"", "\"}"] {
+            let line = format!("{}}}", part.repeat(length / part.len()));
+            assert_eq!(pieces(line.as_bytes()), [line.as_bytes()], "{part}");
         }
     }
 

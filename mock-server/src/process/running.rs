@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     group::{Group, Pipes},
-    lines::{Lines, MAX_STDOUT_LINE_BYTES, text_before_message},
+    lines::{Lines, MAX_STDOUT_LINE_BYTES, pieces},
     stderr::StderrCapture,
 };
 use crate::agent::{Exit, ExitStatus, Outlet, Running, Undelivered};
@@ -211,15 +211,15 @@ async fn write_input(
     }
 }
 
-/// Forwards every line of standard output. Text before a message on the same line becomes a separate line.
+/// Forwards every line of standard output. A message behind text on the same line becomes a separate line.
 async fn read_output(stdout: impl AsyncRead + Unpin, outlet: Outlet) {
     let mut lines = Lines::new(MAX_STDOUT_LINE_BYTES);
-    let pass = |line: Vec<u8>| match text_before_message(&line) {
-        Some((text, message)) => {
-            outlet.line(text.to_vec());
-            outlet.line(message.to_vec());
+    let pass = |line: Vec<u8>| {
+        let pieces = pieces(&line);
+        match pieces.len() {
+            1 => outlet.line(line),
+            _ => pieces.into_iter().for_each(|piece| outlet.line(piece.to_vec())),
         }
-        None => outlet.line(line),
     };
     pump(stdout, |bytes| lines.push(bytes, pass)).await;
     lines.finish(pass);

@@ -42,8 +42,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mock server on its own port.
 ///
-/// Dropping it ends connections, tasks and agents without waiting for them; [`shutdown`](Self::shutdown) waits. If a task of the server panicked, the
-/// drop (or the next call) panics too, so that the test that owns the server fails.
+/// Dropping it ends connections, tasks and agents without waiting for them; [`shutdown`](Self::shutdown) waits. If a
+/// task of the server panicked, the drop (or the next call) panics too, so that the test that owns the server fails.
 pub struct MockServer {
     core: Arc<Core>,
     address: SocketAddr,

@@ -17,6 +17,7 @@ use super::stream::{LogRecord, Settlement};
 use crate::client::event::Origin;
 use crate::client::limits::BodyKind;
 use crate::client::login::LoginRequired;
+use crate::convert::metadata::{META, NAMESPACE};
 use crate::error::AgentEnded;
 use crate::error::{LostReason, RpcError};
 use crate::termination::TerminationReport;
@@ -64,18 +65,28 @@ impl Connection {
         let about = params.get("sessionId").and_then(Value::as_str);
         let _pending = self.pending_call(method, about);
         let request = || self.wire.request_raw(method, &params).options(options.clone());
-        self.logged_in(method, || repeated(|| self.finish(method, None, request()))).await
+        let agent = agent_in(&params);
+        self.logged_in(method, agent, || repeated(|| self.finish(method, None, request()))).await
     }
 
     /// Makes a call. If the agent did not run it because it requires a login, the client logs in and makes it again, once.
-    async fn logged_in<F>(&self, method: &str, call: impl Fn() -> F) -> Result<Value, Error>
+    async fn logged_in<F>(
+        &self,
+        method: &str,
+        agent: Option<&str>,
+        call: impl Fn() -> F,
+    ) -> Result<Value, Error>
     where
         F: Future<Output = Result<Value, Error>>,
     {
         match call().await {
+            Err(Error::LoginRequired(mut login)) if self.is_of_another_agent(agent) => {
+                login.methods.clear();
+                Err(Error::LoginRequired(login))
+            }
             Err(Error::LoginRequired(_))
                 if matches!(method, NEW | LOAD | RESUME | FORK | LIST)
-                    && self.log_in_if_required().await? =>
+                    && self.log_in_if_required(agent).await? =>
             {
                 call().await
             }
@@ -114,16 +125,17 @@ impl Connection {
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
         let known = session.and_then(|session| self.hub.agent_of(session));
-        let agent = known.as_deref().unwrap_or_else(|| self.agent());
+        let named = agent_in(&params).or(known.as_deref());
+        let agent = named.unwrap_or_else(|| self.agent());
         if self.shared.learned.get(agent, method) == Some(false) {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
-            (Some(session), Needs::Session) => self.session_call(method, params, session, options).await,
+            (Some(session), Needs::Session) => self.session_call(method, &params, session, options).await,
             _ => {
                 self.check()?;
                 let request = || self.wire.request_raw(method, &params).options(options.clone());
-                self.logged_in(method, || repeated(|| self.finish(method, session, request()))).await
+                self.logged_in(method, named, || repeated(|| self.finish(method, session, request()))).await
             }
         };
         match result {
@@ -143,11 +155,11 @@ impl Connection {
     pub(super) async fn session_call(
         &self,
         method: &str,
-        params: Value,
+        params: &Value,
         session: &str,
         options: wire::RequestOptions,
     ) -> Result<Value, Error> {
-        let request = || self.wire.request_raw(method, &params).options(options.clone());
+        let request = || self.wire.request_raw(method, params).options(options.clone());
         repeated(|| self.session_request(method, session, request())).await
     }
 
@@ -192,9 +204,19 @@ impl Connection {
         // It counts until its failure is explained, because the reports of an agent's end are merged from such
         // failures.
         let _in_flight = InFlight::new(&self.shared.in_flight);
-        let _pending = self.pending_call(method, session);
+        let pending = self.pending_call(method, session);
         let request_id = request.id();
-        let result = match request.with_order().await {
+        let response = request.with_order().await;
+        // A prompt is pending for longer, and runs the barrier itself.
+        if self.kind() == ServerKind::Shared
+            && method != PROMPT
+            && pending.is_some()
+            && matches!(response, Ok(_) | Err(wire::Error::Rpc { .. }))
+        {
+            // The agent requests before the response are addressed to this client.
+            self.barrier().await;
+        }
+        let result = match response {
             Ok((response, order)) => {
                 if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
                     self.check_order(session, order, request_id.as_ref());
@@ -289,7 +311,7 @@ impl Connection {
             Error::Rpc { error, status, executed } => {
                 let error = Error::Rpc { error, status, executed };
                 match error.is_login_required() && method != AUTHENTICATE {
-                    true => self.login_required(error),
+                    true => self.login_required(session, error),
                     false => error,
                 }
             }
@@ -304,9 +326,12 @@ impl Connection {
         }
     }
 
-    fn login_required(&self, error: Error) -> Error {
+    fn login_required(&self, session: Option<&str>, error: Error) -> Error {
         let Some(rpc) = error.rpc_error().cloned() else { return error };
-        let methods = self.capabilities().map(|can| can.login_methods.clone()).unwrap_or_default();
+        let agent = session.and_then(|session| self.hub.agent_of(session));
+        // The methods of the other agents of an endpoint are not known.
+        let own = self.capabilities().filter(|_| !self.is_of_another_agent(agent.as_deref()));
+        let methods = own.map(|can| can.login_methods.clone()).unwrap_or_default();
         Error::LoginRequired(Box::new(LoginRequired { methods, error: rpc, executed: false }))
     }
 
@@ -343,6 +368,12 @@ pub(super) async fn ended(end: &mut watch::Receiver<Option<TerminationInfo>>) ->
         // The client was dropped, and everything ends.
         _ => std::future::pending().await,
     }
+}
+
+/// Returns the agent that the parameters of a call name.
+fn agent_in(params: &Value) -> Option<&str> {
+    let named = params.get("agent").or_else(|| params.get(META)?.get(NAMESPACE)?.get("agent"));
+    named?.as_str()
 }
 
 /// Whether a released server no longer has the agent: it requires the name of an agent to start one.

@@ -28,11 +28,11 @@ pub struct Capabilities {
     pub resume_session: bool,
     /// Whether sessions can be forked.
     pub fork_session: bool,
-    /// Whether the agent lists its sessions.
+    /// Whether the agent can list its sessions.
     pub list_sessions: bool,
-    /// Whether the agent closes sessions.
+    /// Whether the agent can close sessions.
     pub close_session: bool,
-    /// Whether the agent deletes sessions from its list.
+    /// Whether the agent can delete sessions from its list.
     pub delete_session: bool,
     /// Whether sessions can have additional directories.
     pub additional_directories: bool,

@@ -133,6 +133,7 @@ impl Connection {
         let capabilities = Arc::new(Capabilities::read(self.kind, &self.agent, answer));
         *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&capabilities));
         self.hub.usage(|usage| usage.connected(&self.agent, capabilities.agent_name.as_deref()));
+        self.shared.set_agent([self.agent.as_str()].into_iter().chain(capabilities.agent_name.as_deref()));
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
         // Not only when a login turns out to be required: some agents report that as the error of a prompt, which may have
@@ -143,13 +144,19 @@ impl Connection {
         Ok(capabilities)
     }
 
-    /// Logs in to a shared agent that required a login. Returns whether it did.
-    pub(super) async fn log_in_if_required(&self) -> Result<bool, Error> {
+    /// Logs in to a shared agent that required a login, if it is the agent of this connection. Returns whether it did.
+    pub(super) async fn log_in_if_required(&self, agent: Option<&str>) -> Result<bool, Error> {
         match self.kind {
-            ServerKind::Shared => self.log_in_with_keys().await,
+            ServerKind::Shared if !self.is_of_another_agent(agent) => self.log_in_with_keys().await,
             // It was tried when the connection was opened.
             _ => Ok(false),
         }
+    }
+
+    /// Whether a call to this agent is for another one than the agent of this connection. An endpoint of one agent has
+    /// no other.
+    pub(super) fn is_of_another_agent(&self, agent: Option<&str>) -> bool {
+        self.kind != ServerKind::PerAgent && agent.is_some_and(|agent| agent != self.agent)
     }
 
     /// Tries every login with a key, in order, until one works. Returns whether one did.
@@ -237,13 +244,7 @@ impl Connection {
             return Err(Error::ended(None, info, false));
         }
         match self.wire.state() {
-            wire::ConnectionState::Terminated(reason) => Err(match Error::terminated(&reason) {
-                Error::ConnectionEnded { reason, source, .. } => {
-                    Error::ConnectionEnded { reason, sent: false, source }
-                }
-                Error::Disconnected { .. } => Error::NotConnected,
-                other => other,
-            }),
+            wire::ConnectionState::Terminated(reason) => Err(Error::terminated_before(&reason)),
             _ => Ok(()),
         }
     }

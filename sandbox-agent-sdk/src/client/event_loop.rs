@@ -17,6 +17,7 @@ use super::stream::StreamPosition;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::BodyKind;
 use crate::convert::claude::{CLAUDE_MESSAGE, interrupted_session, retry_notice};
+use crate::convert::gemini::mode_report;
 use crate::convert::partial_json::readable_members;
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
@@ -224,7 +225,13 @@ impl EventLoop {
         let origin = Origin::from_wire(notification.meta.origin);
         let mut update = Update::from_json(&notification.params, origin);
         if origin == Origin::Live && self.hub.is_replay(&update) {
-            update.mark_history();
+            update = update.into_history();
+        }
+        if self.shared.is_gemini()
+            && let Some(report) = mode_report(&update)
+            && self.hub.is_idle(update.session_id())
+        {
+            update = report;
         }
         if matches!(update.kind(), UpdateKind::Unreadable { .. }) && update.session_id().is_empty() {
             self.hub.miss(Missed::Malformed);

@@ -56,7 +56,7 @@ impl From<Extension> for Feature {
 pub enum Support {
     /// The feature is advertised, or a call has succeeded.
     Yes,
-    /// The feature is advertised as missing, or a call was rejected.
+    /// The feature is advertised as missing, or a call failed with "method not found".
     No,
     /// Nothing is advertised. The first call shows whether the feature is supported.
     Unknown,

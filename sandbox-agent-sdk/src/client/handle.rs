@@ -71,7 +71,9 @@ impl SandboxAgentClient {
     pub fn new(options: ClientOptions) -> Result<Self, Error> {
         let agent = options.agent.clone().filter(|agent| !agent.trim().is_empty());
         if options.auto_connect && agent.is_none() {
-            return Err(Error::config("connecting in the background needs the name of an agent"));
+            return Err(Error::config(
+                "connecting in the background requires an agent name: set `agent`, or turn off `auto_connect`",
+            ));
         }
         if options.auto_connect && tokio::runtime::Handle::try_current().is_err() {
             return Err(Error::config("connecting in the background needs a tokio runtime"));
@@ -116,12 +118,14 @@ impl SandboxAgentClient {
     /// Waits if the server is not up yet. Dropping the future cancels the attempt.
     ///
     /// # Errors
-    /// [`Error::AlreadyConnected`] if the client is connected or connecting.
+    /// [`Error::Config`] if no agent is set. [`Error::AlreadyConnected`] if the client is connected or connecting.
     /// [`Error::Disconnected`] if [`disconnect`](Self::disconnect) was called meanwhile.
     pub fn connect(&self) -> BoxFuture<'static, Result<Arc<Capabilities>, Error>> {
         match self.inner().options.agent.clone() {
             Some(agent) => self.connect_with(agent),
-            None => Box::pin(async { Err(Error::config("connecting needs the name of an agent")) }),
+            None => Box::pin(async {
+                Err(Error::config("connecting requires an agent name: set `agent`, or call `connect_with`"))
+            }),
         }
     }
 

@@ -93,7 +93,7 @@ impl Hub {
         Self {
             budget,
             longest_id: limits.session_id,
-            state: Mutex::default(),
+            state: Mutex::new(State::new(limits)),
             incarnation: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             loads: AtomicUsize::new(0),

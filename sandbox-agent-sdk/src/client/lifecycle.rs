@@ -176,7 +176,7 @@ impl Inner {
     /// Starts to connect, unless there is a connection or an attempt.
     pub(super) fn begin(self: &Arc<Self>, agent: &str, trigger: Trigger) -> Result<Arc<Attempt>, Error> {
         if agent.trim().is_empty() {
-            return Err(Error::config("connecting needs the name of an agent"));
+            return Err(Error::config("connecting requires an agent name"));
         }
         check_runtime()?;
         let attempt = Attempt::new(agent.trim().to_owned());

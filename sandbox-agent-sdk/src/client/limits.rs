@@ -24,9 +24,12 @@ pub struct Limits {
     pub file: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
-    /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Updates beyond it are dropped and listed
-    /// as missing. A stream of updates has no such limit.
+    /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Further updates are dropped and
+    /// listed as missing. A stream of updates has no such limit.
     pub turn: usize,
+    /// The largest [snapshot](crate::session::SessionSnapshot) of a session, in bytes once decoded. Default 16 MiB. A
+    /// part that would exceed it is ignored and keeps its earlier value.
+    pub snapshot: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
     /// The largest listing of sessions, all pages together, in bytes. Default 64 MiB.
@@ -40,16 +43,34 @@ pub struct Limits {
     /// How many bytes all open agent requests together may take once decoded. Further requests get an error response.
     /// Default 64 MiB.
     pub open_request_bytes: usize,
+    /// How many responses to agent requests are sent at the same time. Further responses wait. Default 32.
+    pub response_posts: usize,
+    /// How many bytes all responses to agent requests together may take until they are sent. A response that exceeds it
+    /// is replaced by an error response. Default 128 MiB.
+    pub response_bytes: usize,
+    /// How many refusals of agent requests may wait to be sent. Further requests get no response. Default 1,024.
+    pub refusals: usize,
     /// How many [unclaimed requests](crate::requests::UnclaimedRequest) can be claimed at the same time. When another
     /// one arrives, the oldest can no longer be claimed. Default 64.
     pub unclaimed_requests: usize,
     /// The longest session id, in bytes. Default 1 KiB.
     pub session_id: usize,
+    /// The longest id of an event, an agent request or a connection, and the longest name of a method, in bytes. It also
+    /// applies to the session id in an agent request. Default 1 KiB.
+    pub id: usize,
+    /// How many cookies of the server are stored. Further ones replace the oldest. Default 50.
+    pub cookies: usize,
+    /// How many bytes of received messages may wait for a connection's event loop. Further ones are dropped and reported
+    /// as [`Event::Lagged`](crate::Event::Lagged). Default 64 MiB.
+    pub subscriber: usize,
+    /// How many bytes of messages are held while it is unknown whether they are older than the connection. Further ones
+    /// count as older. Default 64 MiB.
+    pub backlog: usize,
     /// The longest id of a process in the first message of its terminal, in bytes. Default 1 KiB.
     pub process_id: usize,
     /// The largest message of a process's terminal, in bytes. Default 4 MiB.
     pub terminal_message: usize,
-    /// The largest event in the log stream of a process, in bytes, with the names of its fields. Default 4 MiB.
+    /// The largest event in the log stream of a process, in bytes. Its field names count too. Default 4 MiB.
     pub log_event: usize,
 }
 
@@ -62,14 +83,22 @@ impl Default for Limits {
             file: 256 << 20,
             message: 64 << 20,
             turn: 256 << 20,
+            snapshot: 16 << 20,
             session_page: 16 << 20,
             session_list: 64 << 20,
             list_pages: 1_000,
             expansion: 8,
             open_requests: 1_024,
             open_request_bytes: 64 << 20,
+            response_posts: 32,
+            response_bytes: 128 << 20,
+            refusals: 1_024,
             unclaimed_requests: 64,
             session_id: 1 << 10,
+            id: 1 << 10,
+            cookies: 50,
+            subscriber: 64 << 20,
+            backlog: 64 << 20,
             process_id: 1 << 10,
             terminal_message: 4 << 20,
             log_event: 4 << 20,
@@ -100,14 +129,22 @@ setters! {
     file: "the largest file that is read into memory as a whole, in bytes",
     message: "the largest message of a connection, in bytes",
     turn: "the largest turn that is collected as a whole, in bytes",
+    snapshot: "the largest snapshot of a session, in bytes once decoded",
     session_page: "the largest page in a listing of sessions, in bytes",
     session_list: "the largest listing of sessions, all pages together, in bytes",
     list_pages: "the maximum number of pages in a listing of sessions",
-    expansion: "how much more memory than its limit a body may take once decoded, as a factor",
+    expansion: "the maximum ratio of decoded size to body limit",
     open_requests: "how many agent requests may be open at the same time",
     open_request_bytes: "how many bytes all open agent requests together may take once decoded",
+    response_posts: "how many responses to agent requests are sent at the same time",
+    response_bytes: "how many bytes all responses to agent requests together may take until they are sent",
+    refusals: "how many refusals of agent requests may wait to be sent",
     unclaimed_requests: "how many unclaimed requests can be claimed at the same time",
     session_id: "the longest session id, in bytes",
+    id: "the longest id of an event, an agent request or a connection, and the longest name of a method, in bytes",
+    cookies: "how many cookies of the server are stored",
+    subscriber: "how many bytes of received messages may wait for a connection's event loop",
+    backlog: "how many bytes of messages are held while it is unknown whether they are older than the connection",
     process_id: "the longest id of a process in the first message of its terminal, in bytes",
     terminal_message: "the largest message of a process's terminal, in bytes",
     log_event: "the largest event in the log stream of a process, in bytes",

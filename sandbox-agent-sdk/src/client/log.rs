@@ -31,8 +31,8 @@ const RESERVE: usize = 1 << 20;
 /// contains a [`LogRecord::Missing`] instead. Entries that only this client has, such as [`Event::TurnEnded`], may
 /// take 1 MiB more. Beyond that they are dropped, and the log contains an [`Event::Lagged`] instead.
 ///
-/// A new connection replays the server's replay buffer. If the server is the same as before, the log does not repeat
-/// entries that it already has. Otherwise all entries are new.
+/// A new connection replays the server's replay buffer. If the fingerprints show that the server has not restarted, the
+/// log does not repeat entries that it already has. Otherwise all entries are new.
 #[derive(Debug)]
 #[must_use = "an unread log only fills its memory"]
 pub struct EventLog {

@@ -81,7 +81,8 @@ pub struct LoginVariable {
 #[error("{error}")]
 #[non_exhaustive]
 pub struct LoginRequired {
-    /// The login methods of the agent.
+    /// The login methods of the agent. Empty if another agent than that of the client requires the login: its methods
+    /// are not known.
     pub methods: Vec<LoginMethod>,
     /// The agent's error response.
     pub error: RpcError,

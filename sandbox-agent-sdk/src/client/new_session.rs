@@ -93,7 +93,8 @@ impl NewSession {
         self.edit(|metadata| metadata.with_variant(variant))
     }
 
-    /// Sets the thought level. It is set through the agent's option of that category after the session was created.
+    /// Sets the thought level. After creating the session, the client sets the agent's option of the category
+    /// `thought_level`.
     pub fn thought_level(mut self, level: impl Into<String>) -> Self {
         self.thought_level = Some(level.into());
         self
@@ -119,7 +120,7 @@ impl NewSession {
         self.edit(|metadata| metadata.with_agent_version_requested(version))
     }
 
-    /// Selects another agent than the connection's, on servers with several agents per connection.
+    /// Selects an agent other than the connection's, on servers with several agents per connection.
     pub fn agent(self, agent: impl Into<String>) -> Self {
         self.edit(|metadata| metadata.with_agent(agent))
     }

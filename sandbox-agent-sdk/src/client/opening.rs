@@ -192,6 +192,10 @@ impl SandboxAgentClient {
 
     /// Forks a session: creates a copy that continues independently.
     ///
+    /// Some agents replay the conversation before they respond. It is in [`Session::history`]. Subscribers of
+    /// [`events`](Self::events) receive it with [`Origin::History`](crate::event::Origin::History). On a shared endpoint
+    /// they receive it as live, because sessions of other clients begin in the same way.
+    ///
     /// # Errors
     /// [`Error::Unsupported`] if the agent cannot fork sessions, or cannot set the mode, model or thought level; the new
     /// session is then discarded.
@@ -206,10 +210,13 @@ impl SandboxAgentClient {
             let connection = client.inner().connection().await?;
             let (params, reports) = client.session_params(&connection, &id, &new)?;
             let hub = &client.inner().hub;
-            let (began, agent, _opening) = (hub.now(), hub.agent_of(&id), hub.open());
+            let (began, agent, forking) = (hub.now(), hub.agent_of(&id), hub.fork());
             let answer = connection.optional(FORK, params, Some(&id), Needs::Nothing).await?;
+            connection.barrier().await;
             let agent = agent.as_deref().unwrap_or_else(|| connection.agent());
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
+            let history = forking.history(forked.id());
+            let forked = forked.with_history(history);
             hub.reports_ends(forked.id(), reports);
             hub.usage(|usage| usage.joined(forked.id(), true));
             client.granted(forked, &new, &connection).await

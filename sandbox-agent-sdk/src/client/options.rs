@@ -67,22 +67,26 @@ pub struct ClientTimeouts {
     pub session: Duration,
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
-    /// How long an agent that reports the ends of its runs may take to report it after a cancelled prompt has its
-    /// response. Default 2.5 s, and at most half of `cancel`. Text of the run may follow the response, so the next
-    /// prompt waits for the report. An agent that does not report it in time after the stop reason `cancelled` is not
-    /// waited for again.
+    /// How long the next prompt waits for the end of a cancelled run. Default 2.5 s, and at most half of `cancel`.
+    ///
+    /// Some agents report the end of a run, and send text of the run after the response to the cancelled prompt. The
+    /// client waits for the report of such an agent. If the stop reason is `cancelled` and the report does not arrive
+    /// in time, the client does not wait again in this session.
     pub run_end: Duration,
-    /// How long to wait until an agent confirms that it has replayed a loaded session. Default 5 s. The client
-    /// requests the confirmation only if the conversation does not end with a message of the agent.
+    /// How long an agent may take to confirm that it has replayed a loaded session. Default 5 s. The client requests
+    /// the confirmation only if the conversation does not end with a message of the agent.
     pub replay: Duration,
+    /// How long an agent request may wait in a turn that is not read yet. Default 60 s. Then the request is rejected, and
+    /// so are later ones until [`Turn::next_event`](crate::Turn::next_event) is called.
+    pub unread_request: Duration,
     /// How long the server may take to confirm that the connection is closed. Default 2 s. Released servers do not
     /// confirm it while their agent runs, so the client does not wait for them.
     pub disconnect: Duration,
     /// How long a failed call waits for details about the agent's end. Default 500 ms.
     pub termination: Duration,
-    /// How long the client waits for further details after the calls have failed. Default 180 s. Released servers report
-    /// stderr output only when their own limit for the pending request has passed, after 120 s by default. The details
-    /// are published as [`Event::TerminationDetails`](crate::Event::TerminationDetails).
+    /// How long the client waits for further details after the calls have failed. Default 180 s. Released servers
+    /// report stderr output only when their own timeout for the pending request expires, after 120 s by default. The
+    /// client publishes the details as [`Event::TerminationDetails`](crate::Event::TerminationDetails).
     pub late_details: Duration,
     /// How long to wait for late updates after the notification that the agent has ended. Default 50 ms. Servers send
     /// updates and the notification concurrently, and nothing in the stream shows which update is the last.
@@ -99,6 +103,7 @@ impl Default for ClientTimeouts {
             cancel: Duration::from_secs(10),
             run_end: Duration::from_millis(2500),
             replay: Duration::from_secs(5),
+            unread_request: Duration::from_secs(60),
             disconnect: Duration::from_secs(2),
             termination: Duration::from_millis(500),
             late_details: Duration::from_secs(180),
@@ -131,6 +136,7 @@ setters! {
     cancel: "a cancelled turn to stop",
     run_end: "the report that a cancelled run has ended",
     replay: "an agent to confirm that it has replayed a conversation",
+    unread_request: "a turn to be read that has an agent request",
     disconnect: "the server to confirm that the connection is closed",
     termination: "the details of an agent's end",
     late_details: "the details of an agent's end after the pending calls have failed",
@@ -212,17 +218,17 @@ impl ClientOptions {
         self
     }
 
-    /// Sets whether the client logs in to the agent after connecting, if no user is needed. Default true.
+    /// Sets whether the client logs in to the agent without a user. Default true.
     ///
-    /// On a shared endpoint ([`ServerKind::Shared`](crate::ServerKind::Shared)) other clients use the same agent, and may
-    /// have chosen another login. There the client logs in only when the agent responds that a login is required. A call
-    /// that opens or lists sessions is then made again. A prompt is not sent again, because it may have been executed, but
-    /// the next one finds the agent logged in.
+    /// The client logs in after connecting, with the login methods that read a key from variables of the agent's
+    /// environment ([`LoginKind::Variables`](crate::login::LoginKind::Variables)). It tries them in the agent's order
+    /// until one succeeds. A failed login does not fail the connection, because not every agent needs one. Turn this
+    /// off for an agent whose stored login must not be replaced by a key.
     ///
-    /// This applies to every login method that reads a key from variables of the agent's environment
-    /// ([`LoginKind::Variables`](crate::login::LoginKind::Variables)). They are tried in the order of the agent until one
-    /// succeeds. A failed login does not fail the connection, because not every agent needs one. Turn this off for an
-    /// agent whose stored login must not be replaced by a key.
+    /// On a shared endpoint ([`ServerKind::Shared`](crate::ServerKind::Shared)) other clients use the same agent, and
+    /// may have chosen another login. There the client logs in only when the agent responds that a login is required.
+    /// It then repeats a call that opens or lists sessions. It does not send a prompt again, because the agent may have
+    /// executed it, but the agent is logged in for the next prompt.
     pub fn auto_authenticate(mut self, auto: bool) -> Self {
         self.auto_authenticate = auto;
         self
@@ -297,8 +303,8 @@ impl ClientOptions {
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
     /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
     /// incomplete if the last user message of the history is not its prompt, or if the history lacks text or tool calls
-    /// that were received. Thoughts, and changes and other parts of tool calls, that the history lacks are taken from
-    /// what was received.
+    /// that were received. If the history lacks only thoughts, file changes or other parts of tool calls, the client
+    /// adds those that it received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self

@@ -23,11 +23,13 @@ impl Connection {
     ) -> Result<Value, Error> {
         // Agent requests of the turn are addressed to this client until its end.
         let _pending = self.hub.pending_call(session);
-        let response = self.session_request(PROMPT, session, request).await?;
-        match is_acceptance(&response) {
-            true => self.idle(session).await,
-            false => Ok(response),
-        }
+        let outcome = match self.session_request(PROMPT, session, request).await {
+            Ok(response) if is_acceptance(&response) => self.idle(session).await,
+            outcome => outcome,
+        };
+        // Everything before the end belongs to the turn.
+        self.barrier().await;
+        outcome
     }
 
     /// Waits until the run of a cancelled prompt has ended, if the agent reports that: text of the run may follow its

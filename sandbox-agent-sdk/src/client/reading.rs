@@ -116,7 +116,8 @@ impl StreamReader {
         self.is_same
     }
 
-    /// Routes an agent request that was read to the handlers of this client. Returns whether the request was read.
+    /// Passes an agent request that this reader has read to this client's handlers. Returns whether it has read the
+    /// request.
     ///
     /// Use it for a session whose owner has exited. The reader must stay alive until the request has a response.
     pub async fn offer(&mut self, request_id: &str) -> bool {
@@ -127,13 +128,14 @@ impl StreamReader {
         true
     }
 
-    /// Responds to an agent request that was read. Returns whether the request was read and has no response yet.
+    /// Responds to an agent request that this reader has read. Returns whether it has read the request and the request
+    /// has no response yet.
     pub fn respond(&mut self, request_id: &str, result: &Value) -> bool {
         let request = self.opened().and_then(|opened| opened.take_request(request_id));
         request.is_some_and(|(_, responder)| responder.respond(result))
     }
 
-    /// Waits for an entry after the end that [`next`](Self::next) has reached. Returns `None` if `next` has not
+    /// Waits for the next entry after [`next`](Self::next) has reached the end. Returns `None` if `next` has not
     /// reached the end, or if the stream has ended.
     ///
     /// # Cancel safety
@@ -149,7 +151,7 @@ impl StreamReader {
         }
     }
 
-    /// Cancels an agent request that was read: the agent receives the response "cancelled".
+    /// Cancels an agent request that this reader has read: the agent receives the response "cancelled".
     pub fn cancel_request(&mut self, request_id: &str) {
         // Dropping the responder cancels the request.
         drop(self.opened().and_then(|opened| opened.take_request(request_id)));

@@ -54,6 +54,11 @@ impl Session {
         Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), _handle: handle }
     }
 
+    /// Adds what the agent replayed before its response.
+    pub(super) fn with_history(self, history: Vec<Update>) -> Self {
+        Self { history: history.into(), ..self }
+    }
+
     /// Returns the session id.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -66,7 +71,7 @@ impl Session {
         &self.client
     }
 
-    /// Returns the history that the agent sent when the session was loaded. Empty if the session was not loaded.
+    /// Returns the history that the agent sent when the session was loaded or forked.
     #[must_use]
     pub fn history(&self) -> &[Update] {
         &self.history

@@ -7,6 +7,7 @@ use crate::session::{Model, ModelList, SessionMetadata};
 use crate::update::{Command, ConfigOption};
 use crate::usage::Cost;
 
+mod budget;
 mod patch;
 mod reported;
 #[cfg(test)]

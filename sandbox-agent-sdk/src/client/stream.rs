@@ -35,7 +35,7 @@ pub trait PromptLayer: Send + 'static {
     /// Called when the turn has ended and its outcome is in the [log](crate::SandboxAgentClient::events_from).
     ///
     /// The application receives the outcome after this has finished. If this fails and the turn succeeded, the turn
-    /// fails with the same error.
+    /// fails with [`Error::AfterTurn`].
     fn ended(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -153,7 +153,7 @@ impl Turn {
     /// Cancels the turn if it has no update for this long.
     ///
     /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
-    /// client. Choose it generously: agents that retry a failing model may be silent for minutes.
+    /// client, unless the request waits in a turn that is not read. Choose it generously: agents that retry a failing model may be silent for minutes.
     ///
     /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle).
     /// [`text`](Self::text) and [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
@@ -175,14 +175,17 @@ impl Turn {
     /// Returns the next event of the turn in order, or `None` after the end.
     ///
     /// An event is an update, a permission request, a question, or the end of the turn. The caller decides agent
-    /// requests. A request that is dropped without a response is cancelled.
+    /// requests. A request that is dropped without a response is cancelled. A request that arrives before the first call
+    /// waits for it, at most [`ClientTimeouts::unread_request`](crate::ClientTimeouts#structfield.unread_request).
     ///
     /// # Cancel safety
     /// This method is cancel safe.
     pub async fn next_event(&mut self) -> Option<TurnEvent> {
         match self.reading {
             Reading::Ended => return None,
-            Reading::NotYet | Reading::Reports => self.queue.commit(),
+            Reading::NotYet | Reading::Reports => {
+                self.session.client().inner().hub.start_deciding(&self.current.id(), &self.queue);
+            }
             Reading::Events => {}
         }
         self.reading = Reading::Events;
@@ -227,8 +230,8 @@ impl Turn {
     /// get what was received before the agent crashed or failed.
     ///
     /// # Errors
-    /// [`Error::IncompleteTurn`] if updates are missing or the turn reached a time limit; it contains what was
-    /// received. Otherwise the errors of [`outcome`](Self::outcome).
+    /// [`Error::IncompleteTurn`] if updates are missing, or if the deadline or the idle timeout expired; it contains
+    /// what was received. Otherwise the errors of [`outcome`](Self::outcome).
     pub async fn collect(self) -> Result<CollectedTurn, Error> {
         Ok(self.collect_partial().await?)
     }
@@ -281,7 +284,7 @@ impl Turn {
         if self.reading == Reading::NotYet {
             self.reading = Reading::Reports;
             let hub = &self.session.client().inner().hub;
-            for request in hub.stop_deciding(&self.queue) {
+            for request in hub.stop_deciding(&self.current.id(), &self.queue) {
                 request.or_refuse(hub);
             }
         }

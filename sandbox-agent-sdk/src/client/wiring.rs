@@ -9,10 +9,11 @@ use tokio::time::Duration;
 
 use super::ENDPOINTS;
 use super::probe::Endpoint;
+use crate::client::limits::Limits;
 use crate::client::random::random_id;
 use crate::{ClientOptions, Error, ServerKind};
 
-/// The time limit for sending the request that closes a connection to a released server.
+/// How long a released server may take to respond to the request that closes a connection, once it was sent.
 pub(crate) const RELEASED_CLOSE: Duration = Duration::from_millis(300);
 
 /// How many agent requests of a shared endpoint may wait for the router.
@@ -72,19 +73,7 @@ impl Wiring {
     }
 
     fn limits(&self) -> wire::Limits {
-        let limits = &self.options.limits;
-        let mut wired = wire::Limits::default();
-        wired.message = limits.message;
-        wired.error_body = limits.error_body;
-        wired.decoded = limits.message.saturating_mul(limits.expansion);
-        wired.open_requests = match self.kind {
-            // Every client of the endpoint receives all requests. The router limits those of this client.
-            ServerKind::Shared => {
-                limits.open_requests.saturating_add(limits.unclaimed_requests).saturating_add(UNROUTED)
-            }
-            _ => limits.open_requests,
-        };
-        wired
+        wire_limits(&self.options.limits, self.kind)
     }
 
     fn builder(&self) -> wire::AcpHttpClientBuilder {
@@ -97,12 +86,10 @@ impl Wiring {
             .method("session/load", times.session)
             .method("session/resume", times.session)
             .method("session/fork", times.session);
-        timeouts.close = match self.kind {
-            // While their agent runs, released servers respond only when the request is aborted. The request only has
-            // to be sent.
-            ServerKind::PerAgent => times.disconnect.min(RELEASED_CLOSE),
-            _ => times.disconnect,
-        };
+        timeouts.close = times.disconnect;
+        // While their agent runs, released servers respond only when the request is aborted. The request only has to be
+        // sent.
+        timeouts.close_response = (self.kind == ServerKind::PerAgent).then_some(RELEASED_CLOSE);
         let mut builder = wire::AcpHttpClient::builder(&options.base_url)
             .http_client(self.http.clone())
             .limits(self.limits())
@@ -132,6 +119,31 @@ impl Wiring {
     }
 }
 
+/// Returns the limits of a connection. Each of them is a limit of the client.
+fn wire_limits(limits: &Limits, kind: ServerKind) -> wire::Limits {
+    let mut wired = wire::Limits::default();
+    wired.message = limits.message;
+    wired.subscriber = limits.subscriber;
+    wired.id = limits.id;
+    wired.decoded = limits.message.saturating_mul(limits.expansion);
+    wired.open_requests = match kind {
+        // Every client of the endpoint receives all requests. The router limits those of this client.
+        ServerKind::Shared => {
+            limits.open_requests.saturating_add(limits.unclaimed_requests).saturating_add(UNROUTED)
+        }
+        _ => limits.open_requests,
+    };
+    // Here the requests of other clients count too, as text. The router applies the limit of this client.
+    wired.open_request_bytes = limits.open_request_bytes.max(wired.open_request_bytes);
+    wired.response_bytes = limits.response_bytes;
+    wired.response_posts = limits.response_posts;
+    wired.refusals = limits.refusals;
+    wired.error_body = limits.error_body;
+    wired.cookies = limits.cookies;
+    wired.backlog = limits.backlog;
+    wired
+}
+
 /// A name that cannot be guessed. It is a credential: any client that knows it can use the agent.
 fn server_id(agent: &str) -> Result<String, Error> {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
@@ -141,7 +153,7 @@ fn server_id(agent: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::server_id;
+    use super::{Limits, ServerKind, server_id, wire, wire_limits};
     use crate::Error;
     use crate::client::random::outage;
 
@@ -150,6 +162,36 @@ mod tests {
         let ids: std::collections::HashSet<_> = (0..100).map(|_| server_id("a/../b?x").unwrap()).collect();
         assert_eq!(ids.len(), 100);
         assert!(ids.iter().all(|id| id.starts_with("sdk-abx-") && id.len() == "sdk-abx-".len() + 32));
+    }
+
+    #[test]
+    fn every_limit_of_a_connection_is_set_by_a_limit_of_the_client() {
+        // Each field with its value.
+        let fields = |limits: &wire::Limits| -> Vec<String> {
+            let text = format!("{limits:?}");
+            text[text.find('{').unwrap()..].split(',').map(str::to_owned).collect()
+        };
+        let default = fields(&wire::Limits::default());
+        assert!(default.len() > 10, "{default:?}");
+        assert_eq!(wire_limits(&Limits::default(), ServerKind::PerAgent).id, wire::Limits::default().id);
+        let large = 1 << 30;
+        let limits = Limits::default()
+            .message(large)
+            .subscriber(large)
+            .id(large)
+            .open_requests(large)
+            .open_request_bytes(large)
+            .response_bytes(large)
+            .response_posts(large)
+            .refusals(large)
+            .error_body(large)
+            .cookies(large)
+            .backlog(large);
+        for kind in [ServerKind::PerAgent, ServerKind::Shared, ServerKind::ConnectionId] {
+            let set = fields(&wire_limits(&limits, kind));
+            let unset: Vec<_> = set.iter().filter(|field| default.contains(field)).collect();
+            assert!(unset.is_empty() && set.len() == default.len(), "{unset:?}");
+        }
     }
 
     #[test]

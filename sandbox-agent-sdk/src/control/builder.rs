@@ -41,7 +41,7 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Sets a provider that supplies a token before every request.
+    /// Sets a provider that returns the token for every request.
     ///
     /// If the server rejects a token, the provider is called once more.
     pub fn token_provider(mut self, provider: impl TokenProvider) -> Self {

@@ -73,6 +73,8 @@ impl Files {
 
     /// Reads a whole file into memory. Use [`open`](Self::open) for large files.
     ///
+    /// There is no timeout for the whole transfer, only [`ControlTimeouts::stall`](super::ControlTimeouts::stall).
+    ///
     /// # Errors
     /// [`Error::MessageTooLarge`] if the file is larger than [`Limits::file`](crate::limits::Limits#structfield.file).
     pub fn read(&self, path: impl AsRef<str>) -> BoxFuture<'static, Result<Bytes, Error>> {

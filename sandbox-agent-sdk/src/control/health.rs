@@ -67,7 +67,7 @@ impl HealthCheck {
     /// Repeats the check while the server is unreachable or unhealthy.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with [`Phase::Health`] if the time limit expires; the last failure is its source. Fails
+    /// [`Error::Timeout`] with [`Phase::Health`] if the timeout expires; the last failure is its source. Fails
     /// immediately if the server rejects the token or redirects, because waiting does not help. [`StartPhase::of`]
     /// classifies the error.
     pub fn wait(&self, wait: HealthWait) -> BoxFuture<'static, Result<Health, Error>> {
@@ -119,7 +119,7 @@ pub struct HealthWait {
 }
 
 impl HealthWait {
-    /// Creates options with this time limit. The default is one minute, which covers the cold start of a sandbox.
+    /// Creates options with this timeout. The default is one minute, which covers the cold start of a sandbox.
     pub fn within(limit: Duration) -> Self {
         Self { within: limit, observer: None }
     }

@@ -17,6 +17,7 @@ use tokio::time::{Sleep, sleep, timeout_at};
 use super::refusal::{connection_lost, header};
 use crate::Error;
 use crate::client::deadline::deadline_after;
+use crate::client::network::check_runtime;
 use crate::error::{Phase, Timeout};
 
 /// A stream of body chunks. Fails on a stall, and if the body ends before its announced length.
@@ -87,6 +88,11 @@ impl Incoming {
     /// Polls the stall timer.
     fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<Error> {
         let stall = self.stall;
+        if self.timer.is_none()
+            && let Err(error) = check_runtime()
+        {
+            return Poll::Ready(error);
+        }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(stall)));
         timer.as_mut().poll(context).map(|()| {
             let waited = stall + timer.deadline().elapsed();

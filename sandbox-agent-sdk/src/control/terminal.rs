@@ -24,6 +24,7 @@ use super::http::Http;
 use super::processes::{PTY_END, ProcessExit};
 use super::route::Route;
 use crate::Error;
+use crate::client::network::check_runtime;
 use crate::convert::text::safe_error;
 use crate::error::{Phase, Timeout};
 
@@ -263,6 +264,10 @@ impl TerminalInput {
 
     /// Detaches from the terminal, within two seconds. The process continues.
     pub async fn close(&mut self) {
+        if check_runtime().is_err() {
+            // Dropping the socket detaches too.
+            return;
+        }
         let closing = async {
             // An error means that the socket is already closed.
             let _ = self.send(&ToServer::Close).await;

@@ -28,9 +28,9 @@ mod tests;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum McpServerConfig {
-    /// A process that the agent starts. Also spelled `stdio`.
+    /// A process that the agent starts: type `local` or `stdio`.
     Local(LocalMcpServer),
-    /// A server that the agent connects to. Also spelled `http`.
+    /// A server that the agent connects to: type `remote` or `http`.
     Remote(RemoteMcpServer),
     /// A kind of server that this version does not know.
     Other(OtherMcpServer),

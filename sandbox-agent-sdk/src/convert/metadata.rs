@@ -14,7 +14,7 @@ pub use key::MetadataKey;
 
 /// The namespace of this crate's metadata inside `_meta`.
 pub(crate) const NAMESPACE: &str = "sandboxagent.dev";
-const META: &str = "_meta";
+pub(crate) const META: &str = "_meta";
 
 /// The metadata of a session: well-known keys and the application's own keys.
 ///

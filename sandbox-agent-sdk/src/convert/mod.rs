@@ -5,7 +5,7 @@
 //! metadata, session_info, extensions   server extensions: `_meta`, lists, extension methods
 //! termination, thread                  how an agent ended, and how to show it
 //! mcp, skills                          configuration
-//! claude                               what one agent reports beyond the protocol
+//! claude, gemini                       what single agents report beyond the protocol, or in their own way
 //! lenient, fields, open_enum,          parsing JSON that differs between servers
 //! partial_json
 //! text, plain_text                     text that is safe to print
@@ -17,6 +17,7 @@ pub mod content;
 pub(crate) mod decoded;
 pub mod extensions;
 pub(crate) mod fields;
+pub(crate) mod gemini;
 pub(crate) mod lenient;
 pub(crate) mod mcp;
 pub(crate) mod metadata;

@@ -50,7 +50,7 @@ pub struct Update {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     session_id: String,
     kind: UpdateKind,
@@ -62,7 +62,7 @@ struct Inner {
 }
 
 /// The JSON of an update.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Raw {
     Value(Value),
     /// The parameters as text, parsed on first access.
@@ -109,7 +109,12 @@ impl Update {
         let Some(Notification { session_id: Some(session_id), kind: Some(kind), meta: notification_meta }) =
             read
         else {
-            return Self::from_text(text, origin, decoded_size(text.as_bytes()));
+            let mut update = Self::from_text(text, origin, decoded_size(text.as_bytes()));
+            // Its JSON is stored parsed, besides its content.
+            if let Some(inner) = Arc::get_mut(&mut update.inner) {
+                inner.size += inner.kind.size() + inner.notification_meta.as_ref().map_or(0, value_size);
+            }
+            return update;
         };
         let size = text.len() + kind.size() + notification_meta.as_ref().map_or(0, value_size);
         let raw = Raw::Text { params: json.clone(), update: OnceLock::new() };
@@ -186,11 +191,11 @@ impl Update {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Marks an update that nothing else holds yet as history.
-    pub(crate) fn mark_history(&mut self) {
-        if let Some(inner) = Arc::get_mut(&mut self.inner) {
-            inner.origin = Origin::History;
-        }
+    /// Returns the update as history.
+    #[must_use]
+    pub(crate) fn into_history(mut self) -> Self {
+        Arc::make_mut(&mut self.inner).origin = Origin::History;
+        self
     }
 
     /// Whether the update is part of the conversation, and not about the state of the session.
@@ -246,6 +251,16 @@ impl Update {
             UpdateKind::Message(chunk) => chunk.text(),
             _ => None,
         }
+    }
+
+    /// Measures the memory of its JSON and its content, as they are stored before anything reads the JSON.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn memory(&self) -> usize {
+        let raw = match &self.inner.raw {
+            Raw::Value(value) => value_size(value),
+            Raw::Text { params, .. } => params.as_str().len(),
+        };
+        raw + self.inner.kind.size() + self.inner.notification_meta.as_ref().map_or(0, value_size)
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -50,6 +50,7 @@ impl Error {
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
             | Self::InstallFailed(_)
+            | Self::AfterTurn { .. }
             | Self::Local { .. } => true,
             Self::Config(_)
             | Self::NotConnected

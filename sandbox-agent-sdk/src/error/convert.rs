@@ -87,7 +87,8 @@ impl Error {
             }
             wire::Error::ServerRestarted { method } => Self::ServerRestarted { what: method },
             wire::Error::Interrupted(reason) => Self::interrupted(&reason),
-            wire::Error::Terminated { reason, .. } => Self::terminated(&reason.0),
+            wire::Error::Terminated { reason, pending: true } => Self::terminated(&reason.0),
+            wire::Error::Terminated { reason, pending: false } => Self::terminated_before(&reason.0),
             other => {
                 let reason = LostReason::Other(other.to_string());
                 Self::ConnectionEnded { reason, sent: other.maybe_executed(), source: None }
@@ -104,6 +105,21 @@ impl Error {
                 sent: true,
                 source: None,
             },
+        }
+    }
+
+    /// Converts the end of the connection to the error of a call that was not sent, or that the server refused.
+    pub(crate) fn terminated_before(reason: &wire::EndReason) -> Self {
+        match Self::terminated(reason) {
+            Self::ConnectionEnded { reason, source, .. } => {
+                Self::ConnectionEnded { reason, sent: false, source }
+            }
+            Self::Disconnected { .. } => Self::NotConnected,
+            Self::AgentEnded(mut end) => {
+                end.sent = false;
+                Self::AgentEnded(end)
+            }
+            other => other,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
+use crate::TurnOutcome;
 use crate::client::login::LoginRequired;
 use crate::convert::text::printable;
 use crate::event::EventsLost;
@@ -51,7 +52,7 @@ pub enum Error {
     #[error("not connected")]
     NotConnected,
     /// The client is already connected or connecting. Nothing was sent.
-    #[error("already connected")]
+    #[error("already connected or connecting")]
     AlreadyConnected,
     /// The client was disconnected while the call was pending.
     #[error("disconnected before the response to `{}`", printable(.what))]
@@ -166,7 +167,7 @@ pub enum Error {
         source: Cause,
     },
     /// An agent request got no response because too many rejections were already queued.
-    #[error("more than {limit} agent requests are waiting to be rejected")]
+    #[error("agent request got no response: {limit} rejections are already queued")]
     #[non_exhaustive]
     TooManyRequests {
         /// The limit of queued rejections.
@@ -240,7 +241,7 @@ pub enum Error {
         event_id: Option<String>,
     },
     /// A response would exceed the memory limit after decoding.
-    #[error("the response to `{what}` takes {size} bytes once decoded; the limit is {limit}")]
+    #[error("the response to `{what}` may take {size} bytes once decoded; the limit is {limit}")]
     #[non_exhaustive]
     DecodedTooLarge {
         /// The operation whose response is too large.
@@ -261,9 +262,20 @@ pub enum Error {
         /// The approximate size of these pages in memory, in bytes.
         bytes: usize,
     },
-    /// Parts of a turn are missing, or the turn was cancelled by a time limit. The error contains what was received.
+    /// Updates of a turn are missing, or its deadline or idle timeout expired. The error contains what was received.
     #[error(transparent)]
     IncompleteTurn(Box<IncompleteTurn>),
+    /// The turn succeeded, and the step after its end failed: for example, its last events were not stored. The prompt
+    /// was executed.
+    #[error("the turn succeeded, but the step after its end failed")]
+    #[non_exhaustive]
+    AfterTurn {
+        /// The outcome of the turn.
+        outcome: Box<TurnOutcome>,
+        /// Why the step failed.
+        #[source]
+        source: Arc<Error>,
+    },
     /// A timeout expired.
     #[error("{0}")]
     Timeout(Box<Timeout>),

@@ -14,8 +14,9 @@ const DATA_CHARS: usize = 512;
 
 /// An error response with code, message and data.
 ///
-/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. Of a response
-/// that reports the end of the agent, it shows how the agent ended. It is safe to print: it [escapes](crate::convert::text::printable) control characters.
+/// `Display` shows the message, the code and the text in `data`, or else the beginning of `data` as JSON. If the
+/// response reports the end of the agent, it shows how the agent ended. It is safe to print: it
+/// [escapes](crate::convert::text::printable) control characters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcError {

@@ -122,6 +122,19 @@ fn errors_of_the_protocol_client_are_converted_without_loss() {
     let error = Error::from_wire(wire::Error::Interrupted(Arc::new(ours)));
     assert_eq!(error.termination(), Some(&info));
 
+    for pending in [true, false] {
+        let reasons = [
+            wire::EndReason::Closed,
+            wire::EndReason::Dropped,
+            wire::EndReason::Custom(Arc::new(Error::ended(None, info.clone(), true))),
+        ];
+        for reason in reasons {
+            let reason = wire::EndReasonError(reason);
+            let error = Error::from_wire(wire::Error::Terminated { reason, pending });
+            assert_eq!(error.maybe_executed(), pending, "{error:?}");
+        }
+    }
+
     let error = Error::from_wire(wire::Error::ServerRestarted { method: "session/prompt".into() });
     assert!(error.maybe_executed());
 }

@@ -9,9 +9,9 @@
 //!   that other users can replace is rejected.
 //! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
 //!   others.
-//! - The token is sent to no other process. The client does not send it through a proxy, before the listening socket
-//!   was found in the server's process tree (Linux), after the server has exited, or after the server has lost its
-//!   port (Linux).
+//! - The token is sent to no other process. The client uses no proxy, and sends no token after the server has exited.
+//!   On Linux it sends the token only after the listening socket was found in the server's process tree, and not
+//!   after the server has lost its port.
 //! - The token is visible on the server's command line, because the server accepts it in no other way. On a
 //!   machine with untrusted users, hide command lines from them (`hidepid=2`, a container).
 //!

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::BoxFuture;
 
 use super::held::Held;
-use super::relay::Relay;
+use super::relay::{Relay, RelayPrograms};
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
 use crate::client::network::check_runtime;
@@ -129,7 +129,7 @@ impl BubblewrapProvider {
 
     /// Sets the `bwrap` program. The default is the first `bwrap` in the absolute directories of `PATH`.
     ///
-    /// A program that other users can replace is refused, like the server's program.
+    /// A program that other users can replace is rejected, like the server's program.
     #[must_use]
     pub fn bwrap(mut self, program: impl Into<PathBuf>) -> Self {
         self.bwrap = program.into();
@@ -160,7 +160,7 @@ impl BubblewrapProvider {
     /// Gives sandboxes no network except a private loopback interface. A sandbox can connect neither to this machine
     /// nor to any other.
     ///
-    /// The client then connects to the server through `nsenter` and `bash` of this machine, which join the sandbox's
+    /// The client then connects to the server through `nsenter`, `bash` and `cat` of this machine, which join the sandbox's
     /// network for each connection. This needs no privileges.
     #[must_use]
     pub fn without_network(mut self) -> Self {
@@ -168,10 +168,10 @@ impl BubblewrapProvider {
         self
     }
 
-    /// Changes how the server is started: timeouts, port, log. The program is set afterwards.
+    /// Changes how the server is started: timeouts, port, log. The provider sets the program afterwards.
     ///
-    /// [`accept_untrusted_binary`](LocalOptions::accept_untrusted_binary) also applies to `bwrap` and to the server's
-    /// program.
+    /// [`accept_untrusted_binary`](LocalOptions::accept_untrusted_binary) also applies to `bwrap`, `nsenter`, `bash` and
+    /// `cat`, and to the server's program.
     #[must_use]
     pub fn options(mut self, change: impl Fn(LocalOptions) -> LocalOptions + Send + Sync + 'static) -> Self {
         self.options = Box::new(change);
@@ -228,21 +228,9 @@ impl BubblewrapProvider {
 
     /// Finds the programs that a start runs outside of a sandbox, and checks that other users cannot replace them.
     fn programs(&self, accept_untrusted: bool) -> Result<Programs, ProviderError> {
-        let missing = |name: &Path| ProviderError::Program {
-            program: name.display().to_string(),
-            source: Arc::new(io::Error::from(io::ErrorKind::NotFound)),
-        };
-        let path = std::env::var_os("PATH");
-        let find = |name: &Path| {
-            let found = match name.to_str() {
-                Some(name) if !name.contains('/') => in_path(name, path.as_deref()),
-                _ => Some(name.to_owned()).filter(|program| program.is_file()),
-            };
-            Ok::<_, ProviderError>(trusted(&found.ok_or_else(|| missing(name))?, accept_untrusted)?)
-        };
         Ok(Programs {
-            env: find("env".as_ref())?,
-            bwrap: find(&self.bwrap)?,
+            env: find("env".as_ref(), accept_untrusted)?,
+            bwrap: find(&self.bwrap, accept_untrusted)?,
             server: trusted(&self.program, accept_untrusted)?,
         })
     }
@@ -255,11 +243,15 @@ impl BubblewrapProvider {
         let launcher = directory.join("sandbox-agent");
         let variables = directory.join("variables");
         let words = self.words(&programs, &home);
+        // The processes in the sandbox inherit every descriptor that `bwrap` does not use.
+        let info = match self.network {
+            Network::Own => format!("3> {} ", quoted(&directory.join(INFO).display().to_string())),
+            Network::Shared => String::new(),
+        };
         // No program is searched for here: the search path may have relative entries.
         let script = format!(
-            "#!/bin/sh\nexec {} \"$@\" 3> {} 4< {}\n",
+            "#!/bin/sh\nexec {} \"$@\" {info}4< {}\n",
             words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
-            quoted(&directory.join(INFO).display().to_string()),
             quoted(&variables.display().to_string()),
         );
         let resources = Resources { directory: directory.clone(), relay: None };
@@ -290,7 +282,8 @@ impl SandboxProvider for BubblewrapProvider {
                 source: Arc::new(std::io::Error::other(error)),
             })?;
             let options = (self.options)(SandboxAgentClient::start_local());
-            let (mut resources, launcher) = self.prepare(options.accepts_untrusted_binary())?;
+            let accept_untrusted = options.accepts_untrusted_binary();
+            let (mut resources, launcher) = self.prepare(accept_untrusted)?;
             let mut options = options.binary(launcher);
             if self.network == Network::Own {
                 let port = Relay::free_port().map_err(|source| ProviderError::Program {
@@ -298,11 +291,8 @@ impl SandboxProvider for BubblewrapProvider {
                     source: Arc::new(source),
                 })?;
                 options = options.port(port).relayed();
-                let relay = Relay::start(port, resources.directory.join(INFO));
-                resources.relay = Some(relay.map_err(|source| ProviderError::Program {
-                    program: "nsenter or bash".to_owned(),
-                    source: Arc::new(source),
-                })?);
+                let programs = RelayPrograms::find(|name| find(name.as_ref(), accept_untrusted))?;
+                resources.relay = Some(Relay::start(port, resources.directory.join(INFO), programs));
             }
             let server = options.start().await?;
             if let Some(relay) = &mut resources.relay {
@@ -341,6 +331,19 @@ impl fmt::Debug for BubblewrapProvider {
     }
 }
 
+/// Finds a program in the absolute directories of `PATH`, or at its path, and checks that other users cannot replace it.
+fn find(name: &Path, accept_untrusted: bool) -> Result<PathBuf, ProviderError> {
+    let found = match name.to_str() {
+        Some(name) if !name.contains('/') => in_path(name, std::env::var_os("PATH").as_deref()),
+        _ => Some(name.to_owned()).filter(|program| program.is_file()),
+    };
+    let found = found.ok_or_else(|| ProviderError::Program {
+        program: name.display().to_string(),
+        source: Arc::new(io::Error::from(io::ErrorKind::NotFound)),
+    })?;
+    Ok(trusted(&found, accept_untrusted)?)
+}
+
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -350,7 +353,7 @@ fn quoted(word: &str) -> String {
 mod tests {
     use std::process::Command;
 
-    use super::{BubblewrapProvider, Path, PermissionsExt, fs};
+    use super::{BubblewrapProvider, Path, PermissionsExt, RelayPrograms, find, fs};
 
     fn program(path: &Path, script: &str) {
         fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -464,5 +467,43 @@ mod tests {
         assert!(provider("loose", "good").prepare(false).is_err(), "the server can be replaced");
         assert!(provider("good", "loose").prepare(false).is_err(), "bwrap can be replaced");
         assert!(provider("loose", "loose").prepare(true).is_ok(), "the application accepts that");
+    }
+
+    #[test]
+    fn programs_of_a_relay_that_other_users_can_replace_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let names = ["nsenter", "bash", "cat"];
+        let loosen = |name: &str, mode| {
+            fs::set_permissions(scratch.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        names.iter().for_each(|name| program(&scratch.path().join(name), "exit 0"));
+        let relay = |accept| RelayPrograms::find(|name| find(&scratch.path().join(name), accept));
+        assert!(relay(false).is_ok());
+        for name in names {
+            loosen(name, 0o777);
+            assert!(relay(false).is_err() && relay(true).is_ok(), "{name}");
+            loosen(name, 0o755);
+        }
+    }
+
+    #[test]
+    fn a_process_in_a_sandbox_inherits_no_file_of_the_launcher() {
+        let homes = tempfile::tempdir().unwrap();
+        let shared = || BubblewrapProvider::new("/usr/bin/env", homes.path());
+        for provider in [shared(), shared().without_network()] {
+            let run = |script: &str| {
+                let (_resources, launcher) = provider.prepare(false).unwrap();
+                Command::new(launcher).args(["sh", "-c", script]).output().unwrap()
+            };
+            let works = run("true");
+            if !works.status.success() {
+                let why = format!("no sandbox works here: {works:?}");
+                assert!(std::env::var_os("CI").is_none(), "{why}");
+                eprintln!("NOT TESTED: {why}");
+                return;
+            }
+            let open = "for fd in 3 4; do if [ -e /proc/self/fd/$fd ]; then echo $fd; fi; done";
+            assert_eq!(String::from_utf8_lossy(&run(open).stdout), "", "{:?}", provider.network);
+        }
     }
 }

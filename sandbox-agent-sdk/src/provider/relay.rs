@@ -1,7 +1,5 @@
 //! Relays connections into a sandbox without a network.
 
-use std::ffi::OsString;
-use std::io;
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +13,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::convert::text::printable;
-use crate::local::in_path;
 
 /// How often to check whether the sandbox exists.
 const LOOK: Duration = Duration::from_millis(10);
@@ -27,9 +24,8 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_ERROR: u64 = 1024;
 
 /// Connects standard input and output to a port of the sandbox, in its network namespace. It reports no errors: until
-/// the server listens, connections are refused.
-const CONNECT: &str =
-    r#"exec 2>/dev/null; exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; cat <&3 & cat >&3; kill $! 2>/dev/null"#;
+/// the server listens, connections are refused. Its arguments are the port and the path of `cat`.
+const CONNECT: &str = r#"exec 2>/dev/null; exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; "$2" <&3 & "$2" >&3; kill $! 2>/dev/null"#;
 
 /// Relays connections from a port of this machine to the same port in a sandbox.
 ///
@@ -42,13 +38,25 @@ pub(super) struct Relay {
     end: Option<JoinHandle<()>>,
 }
 
+/// The absolute paths of the programs that each connection runs on this machine.
+#[derive(Debug, Clone)]
+pub(super) struct RelayPrograms {
+    nsenter: PathBuf,
+    bash: PathBuf,
+    cat: PathBuf,
+}
+
+impl RelayPrograms {
+    /// Finds them with a function that returns the path of a program that other users cannot replace.
+    pub(super) fn find<E>(mut find: impl FnMut(&str) -> Result<PathBuf, E>) -> Result<Self, E> {
+        Ok(Self { nsenter: find("nsenter")?, bash: find("bash")?, cat: find("cat")? })
+    }
+}
+
 /// How to reach a port of a sandbox.
 #[derive(Debug, Clone)]
 struct Way {
-    nsenter: PathBuf,
-    bash: PathBuf,
-    /// The search path without relative entries, which lead to the working directory.
-    path: OsString,
+    programs: RelayPrograms,
     pid: u32,
     port: u16,
 }
@@ -62,17 +70,9 @@ struct Info {
 
 impl Relay {
     /// Starts to relay connections of this port as soon as `bwrap` has described its sandbox.
-    pub(super) fn start(port: u16, info: PathBuf) -> io::Result<Self> {
-        let path = std::env::var_os("PATH");
-        let find = |name| {
-            in_path(name, path.as_deref())
-                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not in PATH")))
-        };
-        let directories = path.iter().flat_map(std::env::split_paths).filter(|entry| entry.is_absolute());
-        // No entry of a split path contains a colon.
-        let absolute = std::env::join_paths(directories).unwrap_or_default();
-        let way = Way { nsenter: find("nsenter")?, bash: find("bash")?, path: absolute, pid: 0, port };
-        Ok(Self { task: tokio::spawn(relay(way, info)), end: None })
+    pub(super) fn start(port: u16, info: PathBuf, programs: RelayPrograms) -> Self {
+        let way = Way { programs, pid: 0, port };
+        Self { task: tokio::spawn(relay(way, info)), end: None }
     }
 
     /// Stops listening when the server ends. Its process id can then belong to another process.
@@ -134,10 +134,10 @@ fn read(info: &Path) -> Option<Info> {
 
 /// Relays one connection until either side closes it.
 async fn pass_on(stream: TcpStream, way: Way) {
-    let mut command = Command::new(&way.nsenter);
+    let mut command = Command::new(&way.programs.nsenter);
     command.args(["--target", &way.pid.to_string(), "--user", "--net", "--preserve-credentials", "--"]);
-    command.arg(&way.bash).args(["-c", CONNECT, "bash", &way.port.to_string()]);
-    command.env("PATH", &way.path);
+    command.arg(&way.programs.bash).args(["-c", CONNECT, "bash", &way.port.to_string()]);
+    command.arg(&way.programs.cat);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawned = command.process_group(0).kill_on_drop(true).spawn();
     let Ok(mut child) = spawned.inspect_err(|error| tracing::warn!(%error, "nsenter failed to start")) else {
@@ -175,5 +175,46 @@ async fn report(errors: impl AsyncRead + Unpin, port: u16) {
     let text = String::from_utf8_lossy(&text);
     if !text.trim().is_empty() {
         tracing::warn!(port, error = %printable(text.trim()), "a connection to a sandbox failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener};
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
+
+    use super::CONNECT;
+
+    #[test]
+    fn a_connection_runs_no_program_of_the_search_path() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (planted, owned) = (scratch.path().join("cat"), scratch.path().join("owned"));
+        fs::write(&planted, format!("#!/bin/sh\n: > {}\n", owned.display())).unwrap();
+        fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port().to_string();
+        let mut bash = Command::new("/bin/bash")
+            .args(["-c", CONNECT, "bash", &port, "/bin/cat"])
+            .env("PATH", scratch.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut connection, _) = server.accept().unwrap();
+        let mut input = bash.stdin.take().unwrap();
+        input.write_all(b"ping").unwrap();
+        let mut received = [0; 4];
+        let there = connection.read_exact(&mut received);
+        connection.write_all(b"pong").unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        let mut output = [0; 4];
+        let back = bash.stdout.take().unwrap().read_exact(&mut output);
+        drop(input);
+        bash.wait().unwrap();
+        assert!(!owned.exists(), "a planted program ran");
+        assert!(there.is_ok() && back.is_ok() && (&received, &output) == (b"ping", b"pong"));
     }
 }

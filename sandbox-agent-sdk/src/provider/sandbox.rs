@@ -130,7 +130,7 @@ impl fmt::Debug for Provisioning {
 
 /// A sandbox with a client for the server in it.
 ///
-/// Dropping this value drops the client. The provider decides whether the sandbox continues.
+/// Dropping this value drops the client. The provider decides whether the sandbox keeps running.
 #[derive(Debug)]
 pub struct Sandbox {
     provider: Arc<dyn SandboxProvider>,

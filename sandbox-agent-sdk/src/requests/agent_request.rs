@@ -18,7 +18,7 @@ type Filter = dyn Fn(&AgentRequest) -> bool + Send + Sync;
 
 /// Responds to agent requests. See [`Requests::register`].
 ///
-/// An asynchronous function of an [`AgentRequest`] is a handler. Implement this trait for a type that
+/// An asynchronous function that takes an [`AgentRequest`] is a handler. Implement this trait for a type that
 /// advertises capabilities or holds resources of sessions and connections.
 pub trait RequestHandler: Send + Sync + 'static {
     /// Responds to a request.
@@ -27,9 +27,9 @@ pub trait RequestHandler: Send + Sync + 'static {
     /// when the session or the connection ends. If the handler panics, the agent receives an internal error.
     fn handle(&self, request: AgentRequest) -> BoxFuture<'static, Response>;
 
-    /// Returns a separate handler for a new connection to this agent, or `None` to use this handler.
+    /// Returns a separate handler for a new connection to this agent.
     ///
-    /// By default this handler serves all connections.
+    /// By default returns `None`: this handler serves all connections.
     fn for_connection(&self, agent: &str) -> Option<Arc<dyn RequestHandler>> {
         let _ = agent;
         None
@@ -222,8 +222,8 @@ impl Requests {
     /// [forward](AgentRequest::forward) the request to the handler registered before it.
     ///
     /// Handlers receive only requests that are addressed to this client. On a shared endpoint these are the requests
-    /// of sessions with a pending call. Capabilities are advertised during connecting, so register a handler with
-    /// capabilities before you connect.
+    /// of sessions with a pending call. The client advertises capabilities when it connects, so register a handler
+    /// with capabilities before you connect.
     ///
     /// # Examples
     /// ```

@@ -49,7 +49,9 @@ pub enum PermissionOutcome {
 ///
 /// It is cheap to clone and can be decided once: the first decision counts, and a later one fails with
 /// [`ReplyError::Stale`]. Dropping the last deciding clone without a decision cancels the request. Clones in
-/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open. Only an explicit decision
+/// subscriptions that are not [deciding](crate::Events::deciding), and all clones that are published while a
+/// [handler](crate::ClientOptions::permission_handler) decides, only observe: they do not keep the request open, and
+/// a decision by them fails with [`ReplyError::OnlyObserves`]. Only an explicit decision
 /// grants a permission.
 #[derive(Clone)]
 pub struct PermissionRequest {
@@ -109,7 +111,7 @@ impl PermissionRequest {
         // If copies are released concurrently, one of them is the last.
         match self.stake.take().and_then(Arc::into_inner) {
             // An error means that the agent no longer waits. The stake is dropped afterwards, which changes nothing.
-            Some(_stake) => self.refuse().is_ok(),
+            Some(_stake) => self.inner.reply.give(&refusal(&self.inner.options)).is_ok(),
             None => false,
         }
     }
@@ -240,15 +242,15 @@ impl PermissionRequest {
         if !self.inner.options.iter().any(|option| option.id == option_id) {
             return Err(ReplyError::NotOffered);
         }
-        self.inner.reply.give(&selected(option_id))
+        self.give(&selected(option_id))
     }
 
-    /// Rejects the action, with a rejecting option if the agent offers one, otherwise by cancelling the request.
+    /// Rejects the action. Chooses a rejecting option if the agent offers one; otherwise cancels the request.
     ///
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn refuse(&self) -> Result<(), ReplyError> {
-        self.inner.reply.give(&refusal(&self.inner.options))
+        self.give(&refusal(&self.inner.options))
     }
 
     /// Responds with the outcome `cancelled`.
@@ -256,7 +258,7 @@ impl PermissionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn cancel(&self) -> Result<(), ReplyError> {
-        self.inner.reply.give(&cancelled())
+        self.give(&cancelled())
     }
 
     /// Responds with any result, unchanged.
@@ -264,7 +266,12 @@ impl PermissionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for a decision.
     pub fn respond_raw(&self, result: &Value) -> Result<(), ReplyError> {
-        self.inner.reply.give(result)
+        self.give(result)
+    }
+
+    /// Sends a result. A copy that only observes cannot.
+    fn give(&self, result: &Value) -> Result<(), ReplyError> {
+        self.inner.reply.give_as(self.stake.is_some(), result)
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -273,7 +280,7 @@ impl PermissionRequest {
 
     fn of_kind(&self, kinds: &[PermissionKind]) -> Result<(), ReplyError> {
         let option = PermissionOption::find(&self.inner.options, kinds).ok_or(ReplyError::NotOffered)?;
-        self.inner.reply.give(&selected(&option.id))
+        self.give(&selected(&option.id))
     }
 
     /// Applies the decision of a policy. Returns `false` if the policy leaves it to others.

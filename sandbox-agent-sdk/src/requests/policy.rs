@@ -16,7 +16,7 @@ pub enum PermissionDecision {
     Reply(PermissionReply),
     /// Chooses the option with this id. The request is rejected if the agent does not offer this option.
     Option(String),
-    /// Rejects the request, with a rejecting option if there is one, otherwise by cancelling it.
+    /// Rejects the request. Chooses a rejecting option if there is one; otherwise cancels the request.
     Refuse,
     /// Leaves the decision to the application.
     ///
@@ -29,7 +29,7 @@ type Decide = Arc<dyn Fn(&PermissionRequest) -> PermissionDecision + Send + Sync
 
 /// Decides permission requests before any handler or subscriber.
 ///
-/// No policy grants a permission after a timeout.
+/// A timeout never grants a permission.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {

@@ -69,12 +69,13 @@ pub enum QuestionKind {
 ///
 /// It is cheap to clone and can be answered once: the first answer counts, and a later one fails with
 /// [`ReplyError::Stale`]. Dropping the last deciding clone without an answer cancels the question. Clones in
-/// subscriptions that are not [deciding](crate::Events::deciding) do not keep it open.
+/// subscriptions that are not [deciding](crate::Events::deciding) only observe: they do not keep it open, and an answer
+/// by them fails with [`ReplyError::OnlyObserves`].
 #[derive(Clone)]
 pub struct QuestionRequest {
     inner: Arc<Inner>,
     /// Keeps the question open; `None` in a copy that only observes.
-    _stake: Option<Arc<Stake>>,
+    stake: Option<Arc<Stake>>,
 }
 
 /// Cancels the question on drop, unless it was answered before.
@@ -104,12 +105,17 @@ impl QuestionRequest {
         let reply = Reply::new(responder.into(), held);
         let kind = read_kind(method, &params);
         let inner = Arc::new(Inner { method: method.to_owned(), kind, raw: params, reply });
-        Self { _stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
+        Self { stake: Some(Arc::new(Stake(Arc::clone(&inner)))), inner }
     }
 
     /// Returns a copy that does not keep the question open.
     pub(crate) fn observed(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), _stake: None }
+        Self { inner: Arc::clone(&self.inner), stake: None }
+    }
+
+    /// Sends a result. A copy that only observes cannot.
+    fn give(&self, result: &Value) -> Result<(), ReplyError> {
+        self.inner.reply.give_as(self.stake.is_some(), result)
     }
 
     /// Returns the id of the request, unique among the open requests of a connection.
@@ -191,7 +197,7 @@ impl QuestionRequest {
         if let QuestionKind::Form(form) = &self.inner.kind {
             form.check(answer)?;
         }
-        self.inner.reply.give(&match self.inner.method.as_str() {
+        self.give(&match self.inner.method.as_str() {
             ELICITATION => json!({"action": "accept", "content": answer}),
             _ => json!({"status": "answered", "outcome": "answered", "answers": answer}),
         })
@@ -205,9 +211,7 @@ impl QuestionRequest {
     pub fn accept(&self) -> Result<(), ReplyError> {
         match self.inner.kind {
             QuestionKind::Form(_) | QuestionKind::Choice(_) => Err(ReplyError::NotOffered),
-            QuestionKind::Url { .. } | QuestionKind::Other => {
-                self.inner.reply.give(&json!({"action": "accept"}))
-            }
+            QuestionKind::Url { .. } | QuestionKind::Other => self.give(&json!({"action": "accept"})),
         }
     }
 
@@ -216,7 +220,7 @@ impl QuestionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn decline(&self) -> Result<(), ReplyError> {
-        self.inner.reply.give(&match self.inner.method.as_str() {
+        self.give(&match self.inner.method.as_str() {
             ELICITATION => json!({"action": "decline"}),
             _ => json!({"status": "rejected", "outcome": "rejected"}),
         })
@@ -227,7 +231,7 @@ impl QuestionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn cancel(&self) -> Result<(), ReplyError> {
-        self.inner.reply.give(&cancelled(&self.inner.method))
+        self.give(&cancelled(&self.inner.method))
     }
 
     /// Responds with any result, unchanged.
@@ -235,7 +239,7 @@ impl QuestionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn respond_raw(&self, result: &Value) -> Result<(), ReplyError> {
-        self.inner.reply.give(result)
+        self.give(result)
     }
 
     /// Responds with an error.
@@ -243,6 +247,9 @@ impl QuestionRequest {
     /// # Errors
     /// [`ReplyError::Stale`] if the agent no longer waits for an answer.
     pub fn fail(&self, error: RpcError) -> Result<(), ReplyError> {
+        if self.stake.is_none() && self.inner.reply.is_open() {
+            return Err(ReplyError::OnlyObserves);
+        }
         self.inner.reply.refuse(error)
     }
 

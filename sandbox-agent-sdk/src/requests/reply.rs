@@ -101,6 +101,11 @@ pub enum ReplyError {
     /// The agent stops waiting when the turn is cancelled, and when the session or the connection ends.
     #[error("the request already has a response, or the agent no longer waits for one")]
     Stale,
+    /// This copy of the request only observes: another reader or a handler decides. The request stays open.
+    ///
+    /// Copies of [deciding](crate::Events::deciding) subscriptions and of turns can decide.
+    #[error("this copy of the request only observes")]
+    OnlyObserves,
     /// The agent does not offer this option. The request stays open.
     #[error("the agent does not offer this response")]
     NotOffered,
@@ -119,6 +124,14 @@ impl Reply {
     pub(super) fn new(responder: Responder, held: Held) -> Self {
         let open = Mutex::new(Some((responder, held)));
         Self { open, result: OnceLock::new(), waiters: Arc::default() }
+    }
+
+    /// Sends a result, if the caller may decide.
+    pub(super) fn give_as(&self, decides: bool, result: &Value) -> Result<(), ReplyError> {
+        if !decides && self.is_open() {
+            return Err(ReplyError::OnlyObserves);
+        }
+        self.give(result)
     }
 
     pub(super) fn give(&self, result: &Value) -> Result<(), ReplyError> {

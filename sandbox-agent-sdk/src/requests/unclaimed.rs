@@ -90,7 +90,7 @@ struct Other {
 pub struct UnclaimedSummary {
     /// The method, truncated if it is long.
     pub method: String,
-    /// The session id in the request, truncated if it is long; `None` if it is missing or invalid.
+    /// The session id in the request, truncated if it is long. `None` if it is missing or invalid.
     pub session_id: Option<String>,
 }
 
@@ -104,6 +104,13 @@ impl UnclaimedRequest {
         let inner =
             Inner { method, session_id, params, open: Mutex::new(Some(open)), claimed: Arc::default() };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Returns the id of the request, unique among the open requests of a connection. `None` if its parameters cannot be
+    /// decoded.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        self.inner.params.as_deref().map(Params::id)
     }
 
     /// Returns the method.
@@ -135,9 +142,8 @@ impl UnclaimedRequest {
     /// Another client of the endpoint may respond as well; the server accepts the first response.
     ///
     /// # Errors
-    /// [`ReplyError::Stale`] if it was already claimed, if its session or the connection has ended, or if too many
-    /// unclaimed requests are open
-    /// ([`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests)).
+    /// [`ReplyError::Stale`] if it was already claimed, if its session or the connection has ended, or if newer
+    /// requests exceeded [`Limits::unclaimed_requests`](crate::client::limits::Limits::unclaimed_requests).
     pub fn claim(&self) -> Result<ClaimedRequest, ReplyError> {
         let open = self.lock().take().filter(|open| !open.responder.is_closed());
         let Open { responder, hold, reported } = open.ok_or(ReplyError::Stale)?;

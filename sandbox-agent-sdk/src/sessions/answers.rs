@@ -18,6 +18,7 @@ use super::tracker::{Command, View};
 use super::unique::unique_id;
 use crate::error::RpcError;
 use crate::requests::{AgentRequest, RequestHandler, Response};
+use crate::sessions::UserAction;
 
 /// Stores agent requests of stored sessions: the responses to permission requests and questions before they are sent, and
 /// that a handler begins with any other request before it does. So each of these is executed at most once, although the
@@ -81,7 +82,9 @@ fn decide(
         let answer = Entry { turn_id, ..answer };
         if inbox.is_busy() {
             // The tracker may wait for the agent, which waits for this response.
-            inbox.push(answer);
+            if let Some(shared) = shared.upgrade() {
+                shared.feed.give(&inbox, answer);
+            }
             return response;
         }
         let (stored, is_stored) = oneshot::channel();
@@ -90,7 +93,7 @@ fn decide(
         // and has the request decided.
         let is_owned = is_stored.await.unwrap_or(false);
         match shared.upgrade() {
-            Some(shared) if !is_owned && shared.is_of_another_process(inbox.session()).await => {
+            Some(shared) if !is_owned && shared.is_left_to_another_process(inbox.session()).await => {
                 drop(shared);
                 pending().await
             }
@@ -113,7 +116,7 @@ async fn serve(
         // It is that of the process that has begun with it, or owns the session: nothing is answered here.
         Ok(false) => return pending().await,
         Err(error) => {
-            let what = format!("the request was not executed: it could not be stored: {error}");
+            let what = format!("the request was not executed: {error}");
             return Err(RpcError::new(RpcError::INTERNAL_ERROR, what));
         }
     }
@@ -131,10 +134,8 @@ async fn begin(
     rpc_id: &str,
     method: &str,
 ) -> Result<bool, StoreError> {
-    // Nothing else serves the requests of a session that was deleted during its turn.
-    let is_deleted = async || Ok(shared.in_time(shared.store.get(inbox.session())).await?.is_none());
     let Some(mut view) = shared.tracked(inbox.session()).map(|handle| handle.view) else {
-        return is_deleted().await;
+        return shared.serves_unowned(inbox.session()).await;
     };
     let payload = json!({ "method": method, "nonce": unique_id() });
     let (deadline, mut wait) = (shared.deadline(), FIRST_WAIT);
@@ -145,7 +146,9 @@ async fn begin(
         let is_owned = |view: &View| view.fence.is_some() && view.fence != refused;
         let owned = view.wait_for(|view| is_owned(view) && is_known(view)).await;
         let seen = owned.map(|view| (view.fence, view.turn.clone(), view.incarnation));
-        let Ok((fence, running, incarnation)) = seen else { return is_deleted().await };
+        let Ok((fence, running, incarnation)) = seen else {
+            return shared.serves_unowned(inbox.session()).await;
+        };
         let is_over = |running: Option<String>| {
             turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn))
         };
@@ -170,13 +173,34 @@ async fn begin(
             Ok(appended) if is_repeated => return is_own(shared, inbox, &appended, &payload).await,
             Ok(_) => return Ok(false),
             // Another process has the session, or this one has acquired it again.
-            Err(StoreError::OwnershipLost { .. }) => refused = fence,
+            Err(StoreError::OwnershipLost { .. }) => {
+                if let Err(error @ StoreError::NotAllowed { .. }) =
+                    shared.serves_unowned(inbox.session()).await
+                {
+                    return Err(error);
+                }
+                refused = fence;
+            }
             Err(StoreError::NotFound { .. }) => return Ok(true),
             Err(error) if error.may_be_done() && Instant::now() < deadline => {
                 tokio::time::sleep(wait).await;
                 (wait, is_repeated) = (wait * 2, true);
             }
             Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Shared {
+    /// Whether this process serves the requests of a session that it does not own: nothing else serves those of a session
+    /// that was deleted during its turn. No process serves those of a session with a final status, which is an error.
+    async fn serves_unowned(&self, id: &str) -> Result<bool, StoreError> {
+        let Some(record) = self.in_time(self.store.get(id)).await? else { return Ok(true) };
+        match record.status {
+            status if status.is_terminal() => {
+                Err(StoreError::NotAllowed { id: id.to_owned(), action: UserAction::Send, status })
+            }
+            _ => Ok(false),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of the store, each with a time limit.
+//! Calls of the store, each with a timeout.
 
 use std::time::Duration;
 
@@ -79,10 +79,14 @@ impl Shared {
         }
     }
 
-    /// Whether another process owns a session. If the store does not say so, it does not.
-    pub(super) async fn is_of_another_process(&self, id: &str) -> bool {
-        let record = self.in_time(self.store.get(id)).await.ok().flatten();
-        record.and_then(|record| record.owner).is_some_and(|owner| owner != self.owner)
+    /// Whether another process owns a session, or nobody does and the next owner continues it. If the store does not say
+    /// so, this process may act for it.
+    pub(super) async fn is_left_to_another_process(&self, id: &str) -> bool {
+        let Some(record) = self.in_time(self.store.get(id)).await.ok().flatten() else { return false };
+        match &record.owner {
+            Some(owner) => *owner != self.owner,
+            None => record.status.accepts_input(),
+        }
     }
 
     /// Waits for a change of a session. If the store does not say whether it was made, the record does.

@@ -13,11 +13,12 @@ use super::store::{
     Append, EventPage, EventQuery, RecordPage, RecordPatch, RecordQuery, SessionRecord, SessionStore,
     StoreError,
 };
-use super::tracker::abandoned;
+use super::tracker::{View, abandoned};
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::sessions::StatusEvent;
-use crate::{Error, Events, NewSession, SandboxAgentClient};
+use crate::turns::TurnState;
+use crate::{Error, Events, NewSession, SandboxAgentClient, ServerKind};
 
 impl SandboxAgentClient {
     /// Creates a client that stores its sessions in this store. The original client still stores nothing.
@@ -171,7 +172,8 @@ impl StoredClient {
     /// Archives a session. This is final.
     ///
     /// The client never archives a session automatically. A running turn is stored as interrupted. If this process
-    /// owns the session and the server supports it, the agent's session is ended.
+    /// owns the session, the agent's session is ended, or if the server does not support that, its turn is cancelled.
+    /// Further agent requests of the turn are not executed: the agent receives an error.
     ///
     /// # Errors
     /// [`Error::Status`] if the session is not active.
@@ -195,20 +197,33 @@ impl StoredClient {
         self.flush_session(id).await;
         let shared = &self.shared;
         let open = shared.in_time(shared.store.open(id)).await?;
+        let before = shared.record(id).await?;
         let mut append = Append::to(id).patch(patch);
         if !open.is_empty() {
             // Nothing of the session is stored any more, so that what is open ends here.
-            let position = shared.record(id).await?.position;
-            append.events = abandoned(&open, position);
+            append.events = abandoned(&open, before.position);
         }
         let record = self.appended(append).await?;
-        let agent_session = shared.tracked(id).and_then(|handle| handle.view.borrow().agent_session.clone());
+        let view = shared.tracked(id).map(|handle| handle.view.borrow().clone()).unwrap_or_default();
         shared.untrack(id);
-        if let Some(agent_session) = agent_session {
-            // The agent need not run on. Some servers cannot end one session of an agent.
-            let _ = self.client.terminate_session(agent_session).await;
+        if let Some(agent_session) = view.agent_session {
+            // Some servers cannot end one session of an agent. Then its turn is cancelled; the session is final even if the
+            // turn does not stop.
+            let ended = self.client.terminate_session(&agent_session).await;
+            let runs_on = ended.is_err() && view.turn.is_some();
+            if runs_on && let Err(error) = self.client.cancel(agent_session).await {
+                tracing::warn!(error = %crate::convert::text::OneLine(&error), session = id, "the turn of a final session does not stop");
+            }
         }
+        self.leave_endpoint_of(&before).await;
         Ok(record)
+    }
+
+    /// Ends the endpoint of a session that does not continue, if it is that of another process and no session needs it.
+    pub(super) async fn leave_endpoint_of(&self, record: &SessionRecord) {
+        if let (Some(endpoint), Some(_)) = (&record.endpoint, &record.owner) {
+            self.shared.end_left_endpoint(&self.client, &record.id, endpoint).await;
+        }
     }
 
     /// Changes the record of a session.
@@ -228,13 +243,21 @@ impl StoredClient {
         }
     }
 
-    /// Deletes a session with its events. Returns whether it existed. The agent is not stopped.
+    /// Deletes a session with its events. Returns whether it existed. The agent of this process is not stopped. On a
+    /// released server, the endpoint of another process that owned the session is closed if no other stored session is on
+    /// it.
     ///
     /// # Errors
     /// [`Error::Store`] if the store fails.
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
         self.shared.untrack(id);
-        Ok(self.shared.in_time(self.shared.store.delete(id)).await?)
+        // A record that cannot be read can be deleted.
+        let record = self.shared.in_time(self.shared.store.get(id)).await.ok().flatten();
+        let is_deleted = self.shared.in_time(self.shared.store.delete(id)).await?;
+        if let Some(record) = record.filter(|_| is_deleted) {
+            self.leave_endpoint_of(&record).await;
+        }
+        Ok(is_deleted)
     }
 
     /// Waits until all events so far are stored or reported as lost.
@@ -268,7 +291,7 @@ impl StoredClient {
 
     /// Closes the connection and stores the events that arrived until then.
     ///
-    /// Storing them has the same time limit as [`flush`](Self::flush).
+    /// Storing them has the same timeout as [`flush`](Self::flush).
     ///
     /// # Errors
     /// The errors of [`flush`](Self::flush). The client is disconnected in any case.
@@ -278,10 +301,38 @@ impl StoredClient {
             check_runtime()?;
             let deadline = client.shared.flush_deadline();
             client.shared.feed.set_asleep(false);
-            client.shared.leave_endpoint_in_use(&client.client, deadline).await;
-            client.client.disconnect().await?;
+            client.end_connection(deadline).await?;
             client.flush_until(deadline).await
         })
+    }
+}
+
+impl StoredClient {
+    /// Disconnects. Sessions of a stream that only this connection can read are released: nothing of them is missed, and
+    /// the next owner need not know that this process has not been killed.
+    pub(super) async fn end_connection(&self, deadline: tokio::time::Instant) -> Result<(), Error> {
+        self.shared.leave_endpoint_in_use(&self.client, deadline).await;
+        let can = self.client.capabilities();
+        let mut idle = Vec::new();
+        if can.is_some_and(|can| can.server == ServerKind::ConnectionId) {
+            // A turn that has ended may not be stored yet.
+            let is_idle = |view: &View| {
+                let agent_session = view.agent_session.clone().filter(|_| view.open_turn.is_none());
+                agent_session.is_some_and(|id| self.client.session(id).turn_state() == TurnState::Idle)
+            };
+            idle = self.shared.all_tracked();
+            idle.retain(|(_, handle)| is_idle(&handle.view.borrow()));
+        }
+        let disconnected = self.client.disconnect().await;
+        let releases = idle.iter().map(|(id, _)| async move {
+            if let Err(error) = self.session(id).release().await {
+                // The next owner stores a gap, in which nothing is.
+                tracing::debug!(error = %crate::convert::text::OneLine(&error), session = id, "a session could not be released");
+            }
+        });
+        // A store that does not respond does not take more than the time.
+        let _ = tokio::time::timeout_at(deadline, futures::future::join_all(releases)).await;
+        disconnected
     }
 }
 

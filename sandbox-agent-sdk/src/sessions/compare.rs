@@ -62,7 +62,7 @@ fn without_space(text: &str) -> String {
 
 /// Compares stored turns with those that an agent replayed, both in their order.
 fn compare(stored: &[StoredTurn], replayed: &[Replayed]) -> Unknown {
-    let is_said = replayed.is_empty() || replayed.iter().any(|turn| !turn.answer.is_empty());
+    let is_said = replays_answers(replayed);
     let (mut rest, mut prompts, mut answers) = (replayed, 0, 0);
     for turn in stored.iter().filter(|turn| !turn.prompt.is_empty()) {
         // A transcript has the beginnings of many turns in one message.
@@ -82,6 +82,11 @@ fn compare(stored: &[StoredTurn], replayed: &[Replayed]) -> Unknown {
         }
     }
     Unknown { prompts, answers: is_said.then_some(answers) }
+}
+
+/// Whether answers can be missing: the agent replays some, or nothing at all.
+fn replays_answers(replayed: &[Replayed]) -> bool {
+    replayed.is_empty() || replayed.iter().any(|turn| !turn.answer.is_empty())
 }
 
 /// Whether a text has all chunks in their order.
@@ -112,7 +117,11 @@ impl Shared {
             None::<()>
         };
         self.find_event(EventQuery::of(id).kinds(kinds).limit(MAX_PAGE), visit).await?;
-        let mut answers = self.answers(id).await?;
+        // Answers that are not compared are not read.
+        let mut answers = match replays_answers(replayed) && !turns.is_empty() {
+            true => self.answers(id).await?,
+            false => HashMap::new(),
+        };
         for turn in &mut turns {
             turn.answer = turn.id.as_ref().and_then(|id| answers.remove(id)).unwrap_or_default();
             turn.answer.reverse();

@@ -19,6 +19,8 @@ pub(super) struct Early {
     /// By the id of the agent's session.
     held: HashMap<String, Held>,
     bytes: usize,
+    /// What says that messages are missing, of whatever sessions they were.
+    gaps: Vec<Entry>,
     /// The first event of a session that is not among them because there was no room, and how many there were.
     overflow: Option<(Entry, u64)>,
 }
@@ -33,12 +35,20 @@ pub(super) struct Held {
     latest: Option<Hold>,
 }
 
+impl Held {
+    /// A session of which nothing has come since these gaps.
+    fn behind(gaps: &[Entry]) -> Self {
+        Self { entries: gaps.to_vec(), ..Self::default() }
+    }
+}
+
 impl Early {
     /// Holds an event of an unknown session. Returns whether it has to be stored, itself or by the mark of a loss.
     pub(super) fn hold(&mut self, session: &str, entry: Entry, latest: Option<Hold>) -> bool {
         let has_room = self.bytes + entry.weight <= MAX_BYTES;
         let lost = if has_room || self.held.contains_key(session) {
-            let held = self.held.entry(session.to_owned()).or_default();
+            let gaps = &self.gaps;
+            let held = self.held.entry(session.to_owned()).or_insert_with(|| Held::behind(gaps));
             held.latest = latest;
             if has_room && held.entries.len() < MAX_EVENTS && held.lost.is_none() {
                 self.bytes += entry.weight;
@@ -58,6 +68,23 @@ impl Early {
         true
     }
 
+    /// Messages are missing, which may be of any session that is being created.
+    pub(super) fn miss(&mut self, gap: &Entry) {
+        if self.creating == 0 || self.gaps.len() == MAX_EVENTS {
+            return;
+        }
+        // Their number is limited, and they are small.
+        let gap = Entry { weight: 0, ..gap.clone() };
+        for held in self.held.values_mut() {
+            match &mut held.lost {
+                // It is behind what did not fit, and is counted with it.
+                Some((_, count)) => *count += 1,
+                None => held.entries.push(gap.clone()),
+            }
+        }
+        self.gaps.push(gap);
+    }
+
     /// The hold on the latest event of a session.
     pub(super) fn latest(&self, session: &str) -> Option<&Hold> {
         self.held.get(session)?.latest.as_ref()
@@ -71,7 +98,7 @@ impl Early {
             if let Some((first, _)) = &mut self.overflow {
                 (first.is_held, first.holder) = (false, None);
             }
-            Held { lost, ..Held::default() }
+            Held { lost, ..Held::behind(&self.gaps) }
         });
         self.bytes -= held.entries.iter().map(|entry| entry.weight).sum::<usize>();
         held
@@ -85,6 +112,7 @@ impl Early {
             return Vec::new();
         }
         self.bytes = 0;
+        self.gaps.clear();
         let unclaimed = std::mem::take(&mut self.held).into_values();
         let unclaimed =
             unclaimed.flat_map(|held| held.entries.into_iter().chain(held.lost.map(|(first, _)| first)));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use reqwest::Method;
 use serde_json::Value;
 
+use super::shared::{Shared, UsedBy};
 use crate::client::ENDPOINTS;
 use crate::client::connection::Connection;
 use crate::client::wiring::RELEASED_CLOSE;
@@ -42,6 +43,24 @@ impl SandboxAgentClient {
     /// Reads the stream of another endpoint of the same server.
     pub(super) fn read_endpoint(&self, path: &str, from: StreamPosition) -> StreamReader {
         StreamReader::new(Arc::clone(self.inner()), Some(path.to_owned()), from, None)
+    }
+}
+
+impl Shared {
+    /// Ends the endpoint of another process that a session was on, if no other stored session that may continue is there.
+    ///
+    /// This is only for a session whose owner has not released it: a process that released it ends its endpoint itself.
+    pub(super) async fn end_left_endpoint(&self, client: &SandboxAgentClient, id: &str, left: &str) {
+        let Some(path) = self.path_of(left) else { return };
+        let present = client.inner().present();
+        let is_present = present.is_some_and(|connection| connection.own_path() == Some(path));
+        // If the store does not say whether it is in use, the next owner of a session there ends it.
+        if !is_present
+            && matches!(self.is_in_use(left, UsedBy::SessionsBut(id)).await, Ok(false))
+            && matches!(client.has_endpoint(path).await, Ok(true))
+        {
+            client.end_endpoint(path).await;
+        }
     }
 }
 

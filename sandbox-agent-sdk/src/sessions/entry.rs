@@ -165,6 +165,11 @@ impl Entry {
         is_of_a_turn(&self.kind, &self.payload)
     }
 
+    /// Whether it stands for events that are missing, among which may be the response to a prompt.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(self.kind, StoredEventKind::Gap | StoredEventKind::Lost)
+    }
+
     /// What it changes in the record of its session.
     pub(super) fn patch(&self, patch: &mut RecordPatch) {
         let update = self.update();

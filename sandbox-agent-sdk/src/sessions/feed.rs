@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::entry::Entry;
 use super::inbox::{Inbox, Item, Pushed};
@@ -17,9 +17,11 @@ use crate::client::hub::Hub;
 use crate::session::Timestamp;
 use crate::stream::StreamPosition as Position;
 
+mod overflow;
 mod sink;
 mod state;
 
+use overflow::Overflow;
 use state::{Route, RunningTurn, State, remove_of};
 
 pub(super) type Mailbox = Arc<Inbox<Command>>;
@@ -41,12 +43,10 @@ pub(super) struct Feed {
     closed: AtomicBool,
     /// Whether the application gets events after they were stored.
     holds: bool,
-    /// Events that did not fit, by session, until they are reported.
-    lost: Mutex<BTreeMap<String, u64>>,
+    /// Events that did not fit.
+    overflow: Arc<Overflow>,
     /// Whether the progress is to be stored.
     is_due: AtomicBool,
-    /// Something was lost, or the progress is to be stored, or the feed is closed.
-    pub(super) news: Notify,
 }
 
 /// A moment: what was bound before a later loss of the agent is gone with it.
@@ -59,17 +59,18 @@ pub(super) struct Moment {
 impl Feed {
     /// A feed that sees everything from now on.
     pub(super) fn attached(hub: &Hub, durability: Durability, advance_every: usize) -> Arc<Self> {
+        let state = State::default();
+        let overflow = Arc::clone(&state.overflow);
         let feed = Arc::new(Self {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             is_numbered: Arc::clone(&hub.is_numbered),
             advance_every,
             asleep: AtomicBool::new(false),
             falling_asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             holds: durability == Durability::BeforeDelivery,
-            lost: Mutex::default(),
+            overflow,
             is_due: AtomicBool::new(false),
-            news: Notify::new(),
         });
         hub.attach(Arc::<Self>::clone(&feed));
         feed
@@ -78,7 +79,12 @@ impl Feed {
     /// Nothing stores what is pushed any more.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.news.notify_one();
+        self.overflow.news.notify_one();
+    }
+
+    /// Waits until something was lost, or the progress is to be stored, or the feed is closed.
+    pub(super) fn news(&self) -> Notified<'_> {
+        self.overflow.news.notified()
     }
 
     /// Whether there is no connection although the application did not disconnect.
@@ -220,10 +226,10 @@ impl Feed {
             at.filter(|_| !pushed.is_held()).into_iter().for_each(|at| state.settle(at));
         };
         for entry in held.entries {
-            give(entry.held_at(), inbox.push(entry));
+            give(entry.held_at(), self.overflow.give(inbox, entry));
         }
         if let Some((first, count)) = held.lost {
-            give(first.held_at(), inbox.lose(first, count));
+            give(first.held_at(), self.overflow.lose(inbox, first, count));
         }
     }
 
@@ -347,19 +353,12 @@ impl Feed {
 
     /// Events that were lost since the last call, by session.
     pub(super) fn take_lost(&self) -> BTreeMap<String, u64> {
-        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+        self.overflow.take()
     }
 
     /// Gives an entry to a tracker. One that does not fit is reported.
-    fn give(&self, inbox: &Mailbox, entry: Entry) -> Pushed {
-        let pushed = inbox.push(entry);
-        if matches!(pushed, Pushed::FirstLost | Pushed::Lost) {
-            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-            *lost.entry(inbox.session().to_owned()).or_default() += 1;
-            drop(lost);
-            self.news.notify_one();
-        }
-        pushed
+    pub(super) fn give(&self, inbox: &Mailbox, entry: Entry) -> Pushed {
+        self.overflow.give(inbox, entry)
     }
 
     /// Gives an entry to the tracker of its session. Returns a hold if the application is to get it later.

@@ -73,6 +73,7 @@ impl StoredClient {
             // It may have changed since it was found, and is not deleted then.
             if self.shared.in_time(self.shared.store.delete_unchanged(&record)).await? {
                 self.shared.untrack(&record.id);
+                self.leave_endpoint_of(&record).await;
                 deleted.push(record);
             }
         }
@@ -210,8 +211,7 @@ impl StoredClient {
         let suspending = self.shared.store.suspend(which, SystemTime::now().into());
         let suspended = tokio::time::timeout_at(deadline, suspending).await;
         let suspended = suspended.unwrap_or_else(|_| Err(store::StoreError::timed_out("suspend timed out")));
-        self.shared.leave_endpoint_in_use(self.client(), deadline).await;
-        let disconnected = self.client().disconnect().await;
+        let disconnected = self.end_connection(deadline).await;
         let flushed = self.flush_until(deadline).await;
         let count = suspended?;
         stored.and(disconnected).and(flushed).map(|()| count)

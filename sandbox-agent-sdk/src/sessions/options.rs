@@ -17,7 +17,7 @@ pub enum Durability {
     /// Updates, agent requests and the end of a turn wait for the transaction that stores them. If an event cannot be
     /// stored within [`StoreOptions::retry_for`], the application receives [`Event::Lagged`](crate::Event::Lagged) or
     /// [`Missed::Lagged`](crate::update::Missed::Lagged) instead of the event, and the turn ends with
-    /// [`Error::Store`](crate::Error::Store).
+    /// [`Error::AfterTurn`](crate::Error::AfterTurn).
     BeforeDelivery,
 }
 
@@ -35,14 +35,14 @@ pub struct StoreOptions {
     /// How long events are collected for one transaction. Default 20 ms. A longer time means fewer transactions, but
     /// if this process is killed, the next one has to read more events from the server again.
     pub linger: Duration,
-    /// How many events of the endpoint may pass before an otherwise idle process stores its read position. Events of
-    /// all sessions count. Default 256. The value must be well below the size of the server's replay buffer (1,024 on
-    /// known servers). Otherwise, after a process was killed, a gap is stored in sessions that had no events.
+    /// After how many events of the endpoint an otherwise idle process stores its read position. Events of all sessions
+    /// count. Default 256. The value must be well below the size of the server's replay buffer (1,024 on known
+    /// servers). Otherwise, after a process was killed, a gap is stored in sessions that had no events.
     pub advance_every: usize,
     /// How long a failing store is retried. Default 30 s.
     ///
-    /// A call waits this long for the store. Acquiring a session is retried this long if other processes acquire it at
-    /// the same time.
+    /// A call waits at most this long for the store. Acquiring a session is retried this long if other processes
+    /// acquire it at the same time.
     pub retry_for: Duration,
     /// The limits of transcript replay, for an agent that cannot continue a session.
     pub replay: ReplayLimits,
@@ -51,11 +51,17 @@ pub struct StoreOptions {
     /// How long a prompt waits for a turn of another process before it cancels that turn. Default 10 s.
     pub open_turn_timeout: Duration,
     /// How long a turn that another process started may be silent after a gap, which may contain the response to its
-    /// prompt. Default 30 s. Then the turn is stored as interrupted.
+    /// prompt. Default 30 s. Then the turn is cancelled, and stored as interrupted if it does not stop.
     pub unconfirmed_timeout: Duration,
-    /// How long a session whose agent has ended is held in memory. Default 10 minutes. Servers may report updates and
-    /// details of the end until then.
+    /// How long a session whose agent has ended, or whose connection is gone, is held in memory. Default 10 minutes.
+    /// Servers may report updates and details of the end until then. The next call continues the session.
     pub ended_timeout: Duration,
+    /// The name of the server in records. Default: its URL.
+    ///
+    /// Processes that reach one server under different URLs must use the same name. Otherwise they treat it as different
+    /// servers: they store a running turn as interrupted, and load sessions that the agent still has. Sessions that were
+    /// stored under another name are treated as sessions of another server, too.
+    pub server_name: Option<String>,
     /// When the application receives an event. Default [`Durability::Background`].
     pub durability: Durability,
     /// The rules that classify the result of a turn. A terminal result moves the session to the status `error`.
@@ -77,6 +83,7 @@ impl StoreOptions {
             open_turn_timeout: Duration::from_secs(10),
             unconfirmed_timeout: Duration::from_secs(30),
             ended_timeout: Duration::from_secs(600),
+            server_name: None,
             durability: Durability::default(),
             result_rules: ResultRules::default(),
         }
@@ -106,8 +113,10 @@ setters! { StoreOptions:
     open_turn_timeout(time: Duration) => open_turn_timeout = time;
     /// Sets how long a turn that another process started may be silent after a gap.
     unconfirmed_timeout(time: Duration) => unconfirmed_timeout = time;
-    /// Sets how long a session whose agent has ended is held in memory.
+    /// Sets how long a session whose agent has ended, or whose connection is gone, is held in memory.
     ended_timeout(time: Duration) => ended_timeout = time;
+    /// Sets the name of the server in records, which is used instead of its URL.
+    server_name(name: impl Into<String>) => server_name = Some(name.into());
     /// Sets when the application receives an event.
     durability(durability: Durability) => durability = durability;
     /// Sets the rules that classify the result of a turn, for example the severity of further subtypes.

@@ -88,7 +88,7 @@ impl Followed {
             let is_over = match entry {
                 Some(entry) => self.take(&shared, entry).await,
                 None => {
-                    self.lose();
+                    self.lose(&shared);
                     true
                 }
             };
@@ -106,15 +106,15 @@ impl Followed {
                 return true;
             }
             LogRecord::Event(Event::ServerRestarted) => {
-                self.lose();
+                self.lose(shared);
                 return true;
             }
             LogRecord::Missing(_)
             | LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. }) => {
-                self.push(Entry::of_record(&entry.record, None));
+                self.push(shared, Entry::of_record(&entry.record, None));
             }
             record if ended(record).is_some() => {
-                self.push(ended(record).map(|ended| Entry { position: entry.position, ..ended }));
+                self.push(shared, ended(record).map(|ended| Entry { position: entry.position, ..ended }));
                 return true;
             }
             _ => {}
@@ -124,9 +124,9 @@ impl Followed {
         }
         let read = Entry::of_record(&entry.record, entry.position);
         let hold = match shared.options.durability {
-            Durability::BeforeDelivery => self.push_held(read),
+            Durability::BeforeDelivery => self.push_held(shared, read),
             Durability::Background => {
-                self.push(read);
+                self.push(shared, read);
                 None
             }
         };
@@ -157,22 +157,22 @@ impl Followed {
         self.reader.offer(request).await;
     }
 
-    fn push(&self, entry: Option<Entry>) {
+    fn push(&self, shared: &Shared, entry: Option<Entry>) {
         // It is not of the stream of this process, whose progress it does not change.
-        let _ = entry.map(|entry| self.inbox.push(Entry { stream: u64::MAX, ..entry }));
+        let _ = entry.map(|entry| shared.feed.give(&self.inbox, Entry { stream: u64::MAX, ..entry }));
     }
 
     /// Returns a hold that ends when the entry is stored.
-    fn push_held(&self, entry: Option<Entry>) -> Option<Hold> {
+    fn push_held(&self, shared: &Shared, entry: Option<Entry>) -> Option<Hold> {
         let mut entry = entry?;
         let hold = entry.hold_back();
-        self.push(Some(entry));
+        self.push(shared, Some(entry));
         Some(hold)
     }
 
     /// The end of the turn cannot be seen any more.
-    fn lose(&self) {
-        self.push(Some(Entry::gap(None, None)));
+    fn lose(&self, shared: &Shared) {
+        self.push(shared, Some(Entry::gap(None, None)));
         self.inbox.note(Command::ForeignTurnLost);
     }
 }

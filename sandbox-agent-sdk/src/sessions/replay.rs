@@ -11,7 +11,7 @@ const INTRODUCTION: &str = "This conversation began in another session that you 
                             history, the oldest entry first; the last message after it is new and for you to answer.";
 
 /// How many of the latest prompts are always part of it.
-const PROMPTS: usize = 3;
+pub(super) const PROMPTS: usize = 3;
 /// A message is not shortened to less than this many characters.
 const SHORTEST: usize = 100;
 /// How many characters one may become when it is written.
@@ -192,7 +192,7 @@ fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
 
 impl Shared {
     /// The recent history of a session as text for its agent, without the prompt of this turn, and without those that the
-    /// agent never got.
+    /// agent never got, as far as is known.
     pub(super) async fn history(&self, id: &str, but: Option<&str>) -> Result<Option<String>, Error> {
         let limits = self.options.replay;
         let mut messages = Messages::default();
@@ -204,7 +204,9 @@ impl Shared {
             for event in &page.events {
                 let of_turn = |turn: &String| event.turn_id.as_ref() == Some(turn);
                 match event.kind {
-                    StoredEventKind::TurnEnded if event.turn_end().is_some_and(|end| !end.executed) => {
+                    StoredEventKind::TurnEnded
+                        if event.turn_end().is_some_and(|end| !end.executed || end.unheard) =>
+                    {
                         skipped.extend(event.turn_id.clone());
                     }
                     StoredEventKind::TurnEnded => {}

@@ -30,6 +30,8 @@ pub(super) struct Wanted {
     pub(super) begun: Option<Position>,
     /// The ids of prompts whose responses are looked for.
     pub(super) responses: Vec<String>,
+    /// Whether the response to the latest prompt may be missing from what is stored.
+    pub(super) may_miss_response: bool,
     /// Whether the stream of this server has the response to every request.
     pub(super) is_echoing: bool,
 }
@@ -45,8 +47,9 @@ pub(super) struct Scan {
     pub(super) entries: Vec<Entry>,
     /// The responses that were looked for, by the id of their request, with how many entries precede each.
     pub(super) responses: HashMap<String, (usize, Response)>,
-    /// Whether there are messages that the server no longer has. Each gap is among the entries, in order.
-    pub(super) has_gaps: bool,
+    /// Whether the response to the latest prompt may be among messages that the server no longer has: nothing behind them
+    /// proves that the turn still runs. Each gap is among the entries, in order.
+    pub(super) may_miss_response: bool,
     /// Whether the stream has the message at which the latest turn began.
     pub(super) has_begun: bool,
     /// The last message.
@@ -67,7 +70,7 @@ impl Scan {
             is_other: false,
             entries: Vec::new(),
             responses: HashMap::new(),
-            has_gaps: false,
+            may_miss_response: wanted.may_miss_response,
             has_begun: false,
             end: None,
             requests: Vec::new(),
@@ -105,7 +108,7 @@ impl Scan {
         if bytes > MAX_BYTES
             && let Some(end) = scan.end
         {
-            scan.has_gaps = true;
+            scan.may_miss_response = true;
             scan.entries.push(Entry::gap(Some(wanted.behind.offset + 1), Some(end.offset)));
         }
         Ok(scan)
@@ -125,14 +128,14 @@ impl Scan {
         match &entry.record {
             LogRecord::Event(Event::ServerRestarted) => self.is_other = true,
             LogRecord::Missing(gap) if gap.to > wanted.behind.offset => {
-                self.has_gaps = true;
+                self.may_miss_response = true;
                 self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
             }
             // What was lost before the position is stored as lost.
             LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. })
                 if self.end.map_or(wanted.from.offset, |end| end.offset) >= wanted.behind.offset =>
             {
-                self.has_gaps = true;
+                self.may_miss_response = true;
                 self.entries.extend(Entry::of_record(&entry.record, None));
             }
             record if ended(record).is_some() => {
@@ -152,6 +155,10 @@ impl Scan {
             self.requests.push((request_id.clone(), entry.position.map(|position| position.offset)));
         }
         let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
+        if is_new && matches!(entry.record, LogRecord::AgentRequest { .. }) {
+            // An agent asks nothing behind its response. It may report something there.
+            self.may_miss_response = false;
+        }
         let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };
         *bytes += read.weight;
         if *bytes <= MAX_BYTES || read.kind == StoredEventKind::Ended {

@@ -86,8 +86,8 @@ impl StoredSession {
 
     /// Waits until no turn of another process is running in the session.
     ///
-    /// There is no time limit: a process that was killed before it sent its prompt leaves a turn that looks running. Use a
-    /// timeout, and then [`cancel`](Self::cancel).
+    /// This method has no timeout: a process that was killed before it sent its prompt leaves a turn that looks
+    /// running. Set a timeout of your own, and then call [`cancel`](Self::cancel).
     pub async fn open_turn_ended(&self) {
         if let Some(mut handle) = self.client.shared.tracked(&self.id) {
             // A tracker that has ended has no turn.
@@ -179,8 +179,8 @@ impl StoredSession {
         }
     }
 
-    /// Cancels a turn of another program. One that does not stop, and of which the agent reported nothing, was never
-    /// sent: it is interrupted.
+    /// Cancels a turn of another program. One that does not stop, and of which the agent reported nothing, was probably
+    /// never sent: it is interrupted.
     async fn cancel_open_turn(&self, turn: OpenTurn) -> Result<(), Error> {
         let inner = self.client.client().inner();
         let limit = inner.options.timeouts.cancel;
@@ -219,8 +219,8 @@ impl StoredSession {
     /// Cancels the running turn, even if another process started it. Acquires the session if it has an open turn and
     /// this process does not own it.
     ///
-    /// A turn of another process that does not stop, and of which the agent has reported nothing, was never sent: it is
-    /// stored as interrupted.
+    /// A turn of another process that does not stop, and of which the agent has reported nothing, was probably never sent:
+    /// it is stored as interrupted, with [`TurnEnd::unheard`](super::store::TurnEnd::unheard).
     ///
     /// # Errors
     /// [`Error::NotAllowed`] if the session is not active, [`Error::Timeout`] if the turn does not stop in time, and the
@@ -254,12 +254,13 @@ impl StoredSession {
         self.client.transition(&self.id, StatusEvent::Cancel).await
     }
 
-    /// Releases the session for another process. On a shared endpoint the agent continues, including a running turn.
+    /// Releases the session for another process. On a shared endpoint the agent continues, including a running turn. Its
+    /// open permission requests and questions are left to the next owner.
     ///
     /// # Errors
     /// [`Error::Store`] if the events so far cannot be stored. This process then still owns the session.
     pub async fn release(&self) -> Result<SessionRecord, Error> {
-        self.ask(|tracker| Box::pin(tracker.release())).await
+        self.ask(|tracker| Box::pin(tracker.leave())).await
     }
 
     async fn ask<T: Send + 'static>(

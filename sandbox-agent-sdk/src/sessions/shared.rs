@@ -41,7 +41,7 @@ pub(super) struct Shared {
     _answers: Registration,
     /// This process, as an owner of sessions.
     pub(super) owner: String,
-    /// The server. Its incarnations are counted under this name.
+    /// The name of the server in records. Its incarnations are counted under this name.
     pub(super) server: String,
     /// Guards the trackers; held for a look-up.
     trackers: Mutex<HashMap<String, Handle>>,
@@ -108,7 +108,7 @@ impl Handle {
         self.inbox.note(Command::Ask(Box::new(|tracker| {
             Box::pin(async {
                 tracker.describe().await;
-                tracker.store_ends().await;
+                tracker.store_pending().await;
                 let _ = done.send(());
             })
         })));
@@ -125,6 +125,8 @@ impl Shared {
     ) -> Arc<Self> {
         let inner = client.inner();
         let feed = Feed::attached(&inner.hub, options.durability, options.advance_every);
+        let url = || inner.options.base_url.trim_end_matches('/').to_owned();
+        let server = options.server_name.clone().unwrap_or_else(url);
         let shared = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             store,
             options,
@@ -136,7 +138,7 @@ impl Shared {
                 client.requests().register_outermost(move |request| selects.selects(request), answers)
             },
             owner: format!("own_{}", unique_id()),
-            server: inner.options.base_url.trim_end_matches('/').to_owned(),
+            server,
             trackers: Mutex::default(),
             followers: Mutex::default(),
             losses: Mutex::default(),
@@ -342,6 +344,13 @@ impl Shared {
         self.hub.publish(&Event::EventsLost(lost));
     }
 
+    /// Reports the events that did not fit into a mailbox.
+    fn report_overflow(&self) {
+        for (session_id, count) in self.feed.take_lost() {
+            self.lost(EventsLost { session_id, count, error: None });
+        }
+    }
+
     /// A record could not be changed.
     pub(super) fn failed(&self, error: StoreError) {
         lock(&self.losses).failure = Some(error);
@@ -349,8 +358,9 @@ impl Shared {
 
     /// What could not be stored since the last call.
     pub(super) fn take_losses(&self) -> Result<(), Error> {
+        self.report_overflow();
         let Losses { by_session, failure } = std::mem::take(&mut *lock(&self.losses));
-        let losses: Vec<_> = by_session.into_values().filter(|lost| lost.error.is_some()).collect();
+        let losses: Vec<_> = by_session.into_values().collect();
         match (losses.is_empty(), failure) {
             (false, _) => Err(Error::EventsLost(losses)),
             (true, Some(error)) => Err(error.into()),
@@ -371,13 +381,11 @@ async fn report(feed: &Feed, shared: &Weak<Shared>) {
     let mut advancing = pin!(Fuse::terminated());
     loop {
         tokio::select! {
-            () = feed.news.notified() => {}
+            () = feed.news() => {}
             () = &mut advancing => continue,
         }
         let Some(shared) = shared.upgrade() else { return };
-        for (session_id, count) in feed.take_lost() {
-            shared.lost(EventsLost { session_id, count, error: None });
-        }
+        shared.report_overflow();
         if advancing.is_terminated() && feed.take_due() {
             advancing.set(advance(shared).fuse());
         }

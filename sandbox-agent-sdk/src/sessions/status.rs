@@ -13,7 +13,7 @@ pub use retention::RetentionPolicy;
 
 /// The status of a session.
 ///
-/// Sessions never complete: a user can always continue one. The end of an agent is not the end of its session.
+/// An active session never completes: a user can always continue it. The end of an agent is not the end of its session.
 /// Neither the exit of an agent nor the clean-up of idle agents changes the status.
 ///
 /// ```text

@@ -34,11 +34,11 @@
 //!
 //! Each owner has one `scanned_to` per endpoint. All events up to this position are stored, for all sessions that the
 //! owner owns *and has caught up with*. [`SessionRecord::caught_up`] is false after an acquire. The owner stores the
-//! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. It unsets it if
-//! it reads another stream, after a lost connection, without having acquired the session there. The next
-//! acquire moves the position to the previous owner's `scanned_to`, but only if that owner had caught up. So a
-//! session without events on a busy endpoint does not look like a gap, and an owner that was killed before it caught
-//! up does not hide missing events.
+//! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. After a lost
+//! connection the owner may read another stream without acquiring the session there. Then it clears `caught_up`. The
+//! next acquire moves the position to the previous owner's `scanned_to`, but only if that owner had caught up. So a
+//! session without events on a busy endpoint does not look like a gap, and an owner that was killed before it caught up
+//! does not hide missing events.
 //!
 //! A record is created with the current position of the stream. A record with events but without a position was
 //! written by an earlier version of this library. Its events cannot be compared with those of the server, so the
@@ -78,7 +78,7 @@ pub use error::StoreError;
 pub(super) use event::opens_request;
 pub(super) use event::raw_update;
 pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
-pub use limits::{MAX_DEPTH, MAX_KEY_BYTES, MAX_PAGE, read_json};
+pub use limits::{MAX_DEPTH, MAX_EARLIER_AGENT_SESSIONS, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};
 pub use ownership::{Acquire, Fence, ScannedTo, Suspend};

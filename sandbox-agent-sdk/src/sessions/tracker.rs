@@ -15,12 +15,16 @@ use super::inbox::{Inbox, Item};
 use super::options::Durability;
 use super::scan::Response;
 use super::shared::{Handle, Shared};
-use super::store::{Fence, NewEvent, RecordPatch, StoreError, StoredError, StoredEventKind, TurnEnd};
+use super::store::{
+    Fence, NewEvent, RecordPatch, SessionRecord, StoreError, StoredError, StoredEventKind, TurnEnd,
+};
 use crate::client::WeakClient;
+use crate::client::deadline::deadline_after;
+use crate::error::{Phase, Timeout};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
 use crate::thread::ResultRules;
-use crate::{Error, Event, Turn, TurnOutcome};
+use crate::{Error, Event, SandboxAgentClient, Turn, TurnOutcome};
 
 mod acquire;
 mod catch_up;
@@ -32,7 +36,7 @@ mod turns;
 mod writing;
 
 pub(super) use acquire::Wish;
-use owned::{Described, ForeignLink, ForeignTurn, Owned, Replay, Trailing};
+use owned::{Described, ForeignLink, ForeignTurn, Owned, Replay, Trailing, Unconfirmed, Unfollowing};
 pub(super) use sorting::abandoned;
 
 /// What a tracker notices, and what is asked of it.
@@ -159,8 +163,12 @@ impl Tracker {
             match is_filled {
                 Some(true) => self.handle_next().await,
                 Some(false) => break,
-                None => self.give_up_foreign_turn().await,
+                None => {
+                    self.give_up_foreign_turn().await;
+                    self.settle_unused().await;
+                }
             }
+            self.note_absence();
             if self.may_end() && self.inbox.close_if_empty() {
                 // The next call starts another tracker.
                 break;
@@ -185,36 +193,92 @@ impl Tracker {
     fn wakes_at(&self) -> Option<Instant> {
         let owned = self.owned.as_ref()?;
         let options = &self.shared.options;
-        let unconfirmed = owned.foreign.as_ref().and_then(|foreign| foreign.unconfirmed_since);
-        let unconfirmed = unconfirmed.map(|since| since + options.unconfirmed_timeout);
-        unconfirmed.or_else(|| Some(owned.ended_at? + options.ended_timeout))
+        let unconfirmed = owned.foreign.as_ref().and_then(|foreign| foreign.unconfirmed.as_ref());
+        unconfirmed
+            .and_then(Unconfirmed::wakes_at)
+            .or_else(|| Some(owned.gone_since? + options.ended_timeout))
     }
 
-    /// Whether nothing is to be stored of the session: another process owns it, or there is none, or its agent ended long
-    /// enough ago. Then the record still names this process as the owner.
+    /// Whether nothing is to be stored of the session: another process owns it, or there is none, or it was gone for long
+    /// enough, and the record says so. Then the record still names this process as the owner.
     fn may_end(&self) -> bool {
-        let is_over = |owned: &Owned| {
-            let is_idle = owned.turn.is_none() && owned.foreign.is_none() && owned.trailing.is_empty();
-            let timeout = self.shared.options.ended_timeout;
-            is_idle && !owned.is_live && owned.ended_at.is_some_and(|at| at.elapsed() >= timeout)
-        };
+        // Nothing follows the end of an agent.
+        let is_accounted =
+            |owned: &Owned| owned.ended_at.is_some() || owned.unfollowing == Unfollowing::Stored;
         self.lost == 0
             && match &self.owned {
-                Some(owned) => self.unstored_ends.is_empty() && is_over(owned),
+                Some(owned) => self.unstored_ends.is_empty() && self.is_unused() && is_accounted(owned),
                 None => true,
             }
     }
 
-    /// The response to the prompt of another program was probably missed. The agent may still run its turn, so that the
-    /// session is acquired again before it is used.
+    /// Whether the agent does not have the session any more, for long enough that no details of its end are expected.
+    fn is_unused(&self) -> bool {
+        let gone_since = self.owned.as_ref().and_then(|owned| owned.gone_since);
+        gone_since.is_some_and(|since| since.elapsed() >= self.shared.options.ended_timeout)
+    }
+
+    /// Notes since when the agent does not have the session and no turn of it runs.
+    fn note_absence(&mut self) {
+        if let Some(owned) = &mut self.owned {
+            let is_there = owned.is_live || owned.turn.is_some() || owned.foreign.is_some();
+            owned.gone_since = (!is_there).then(|| owned.gone_since.unwrap_or_else(Instant::now));
+        }
+    }
+
+    /// Stores what is left of a session that is not used, so that its tracker can end. A store that fails is tried again
+    /// after the same time.
+    async fn settle_unused(&mut self) {
+        if !self.is_unused() {
+            return;
+        }
+        match self.owned.as_ref().is_some_and(|owned| owned.ended_at.is_some()) {
+            true if self.lost > 0 => _ = self.write(Vec::new(), RecordPatch::default(), None).await,
+            true => self.store_ends().await,
+            false => self.unfollow().await,
+        }
+        if !self.may_end()
+            && let Some(owned) = &mut self.owned
+        {
+            owned.gone_since = Some(Instant::now());
+        }
+    }
+
+    /// The response to the prompt of another program was probably missed. The agent may still run its turn, so that it is
+    /// cancelled first, and the session is acquired again before it is used.
     async fn give_up_foreign_turn(&mut self) {
-        let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
-        let since = foreign.and_then(|foreign| foreign.unconfirmed_since);
-        if since.is_some_and(|since| since.elapsed() >= self.shared.options.unconfirmed_timeout) {
+        let unconfirmed = self.owned.as_mut().and_then(|owned| owned.foreign.as_mut()?.unconfirmed.as_mut());
+        let Some(unconfirmed) =
+            unconfirmed.filter(|unconfirmed| unconfirmed.wakes_at().is_some_and(|at| at <= Instant::now()))
+        else {
+            return;
+        };
+        if std::mem::replace(&mut unconfirmed.is_cancelled, true) {
             self.foreign_turn_ended(None).await;
             self.owned.iter_mut().for_each(|owned| owned.is_live = false);
-            self.show();
+            return self.show();
         }
+        let Ok(client) = self.client.upgrade() else { return };
+        let limit = client.inner().options.timeouts.cancel;
+        unconfirmed.until = deadline_after(limit);
+        if let Err(error) = self.cancel_foreign(&client).await {
+            tracing::debug!(error = %crate::convert::text::OneLine(&error), session = self.id, "the turn could not be cancelled");
+        }
+    }
+
+    /// Cancels the turn of another program, within the time that a turn has to stop.
+    async fn cancel_foreign(&self, client: &SandboxAgentClient) -> Result<(), Error> {
+        let limit = client.inner().options.timeouts.cancel;
+        let late = || Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)));
+        let Some(owned) = &self.owned else { return Ok(()) };
+        let cancelling = async {
+            match (owned.foreign.as_ref().and_then(ForeignTurn::remote), &owned.agent_session) {
+                (Some(remote), _) => remote.cancel().await,
+                (None, Some(session)) => client.session(session.clone()).cancel().await,
+                (None, None) => Ok(()),
+            }
+        };
+        tokio::time::timeout(limit, cancelling).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// This process does not own the session any more.
@@ -274,7 +338,14 @@ impl Tracker {
             Command::Gone => self.gone(),
             Command::Unfollow => self.unfollow().await,
             Command::TurnEnded(ended) => self.turn_ended(*ended).await,
-            Command::Responded(request, response) => self.responded(&request, &response).await,
+            Command::Responded(request, response) => {
+                let left = self.owned.as_ref().filter(|owned| owned.is_remote());
+                let left = left.map(|owned| owned.endpoint.clone());
+                self.responded(&request, &response).await;
+                if let Some(left) = left.filter(|_| self.owned.is_none()) {
+                    self.end_endpoint_if_final(&left).await;
+                }
+            }
             Command::ForeignTurnLost => self.foreign_turn_ended(None).await,
             Command::Described => self.describe().await,
             Command::Answered { answer, stored } => self.answered(*answer, stored).await,
@@ -285,6 +356,27 @@ impl Tracker {
             Command::Ask(ask) => ask(self).await,
         }
         self.show();
+    }
+
+    /// Ends the ownership of the session. It leaves the endpoint of another process, unless a turn is running there.
+    pub(in crate::sessions) async fn leave(&mut self) -> Result<SessionRecord, Error> {
+        let left = self.owned.as_ref().filter(|owned| !owned.is_remote());
+        let left = left.map(|owned| owned.endpoint.clone());
+        let released = self.release().await?;
+        if let (Some(left), Ok(client)) = (left, self.client.upgrade()) {
+            self.shared.end_left_endpoint(&client, &self.id, &left).await;
+        }
+        Ok(released)
+    }
+
+    /// The last turn ended with a result after which the session does not continue, unless another process owns it.
+    async fn end_endpoint_if_final(&self, endpoint: &str) {
+        let record = self.shared.record(&self.id).await;
+        if record.is_ok_and(|record| record.status.is_terminal())
+            && let Ok(client) = self.client.upgrade()
+        {
+            self.shared.end_left_endpoint(&client, &self.id, endpoint).await;
+        }
     }
 
     /// The agent does not have the session any more. What a turn of another program became is found out when the
@@ -302,9 +394,21 @@ impl Tracker {
             return;
         }
         let patch = RecordPatch { caught_up: Some(false), ..RecordPatch::default() };
-        if self.write(Vec::new(), patch, None).await {
+        let is_stored = self.write(Vec::new(), patch, None).await;
+        if is_stored {
             self.shared.feed.set_accounted(&self.inbox);
         }
+        if let Some(owned) = &mut self.owned {
+            owned.unfollowing = if is_stored { Unfollowing::Stored } else { Unfollowing::Pending };
+        }
+    }
+
+    /// Stores what could not be stored before.
+    pub(super) async fn store_pending(&mut self) {
+        if self.owned.as_ref().is_some_and(|owned| owned.unfollowing == Unfollowing::Pending) {
+            self.unfollow().await;
+        }
+        self.store_ends().await;
     }
 
     /// Another process acquired the session.
@@ -380,7 +484,7 @@ impl std::fmt::Debug for Command {
     }
 }
 
-/// Whether a turn interrupted: the agent is gone, or its end lies in a gap.
+/// The end of a turn that was interrupted: the agent is gone, or the turn did not end within the known limits.
 pub(super) fn interrupted() -> TurnEnd {
     let mut end = TurnEnd::default();
     let mut error = StoredError::default();

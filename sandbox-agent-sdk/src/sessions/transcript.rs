@@ -82,10 +82,6 @@ impl StoredClient {
         let page = self.shared.events(&query).await?;
         let mut lines = Vec::with_capacity(page.events.len() + 1);
         for event in page.events {
-            // A store may have forgotten the first ones, but not one in between.
-            if written.count > 0 && event.index != written.index + 1 {
-                return Err(changed(id));
-            }
             (written.index, written.count) = (event.index, written.count + 1);
             lines.push(write(&Line::Event { event })?);
         }
@@ -103,8 +99,8 @@ impl StoredClient {
     /// Imports a transcript into the store under its original id, completely or not at all. This holds even if the
     /// future is dropped or the program is killed.
     ///
-    /// The events get indexes starting at 1. If the store had already dropped the first events when the transcript was
-    /// written, one event of the kind [`StoredEventKind::Lost`] replaces them. The next prompt determines whether the
+    /// The events get indexes starting at 1. If the store had already dropped events when the transcript was written,
+    /// events of the kind [`StoredEventKind::Lost`] replace them. The next prompt determines whether the
     /// agent still has the session.
     ///
     /// # Errors
@@ -193,18 +189,13 @@ impl Reading {
                 refuse("the event belongs to another session")
             }
             Line::Event { event } if event.index == 0 => refuse("the event has no index"),
-            Line::Event { event }
-                if !self.keys.is_empty() && self.index.checked_add(1) != Some(event.index) =>
-            {
-                refuse("an event is missing or out of order")
-            }
+            Line::Event { event } if event.index <= self.index => refuse("the event is out of order"),
             Line::Event { event } if !self.keys.insert(event.key.clone()) => {
                 refuse("the event is a duplicate")
             }
             Line::Event { event } => {
-                if self.events.is_empty() && event.index > 1 {
-                    self.events.push(forgotten(&event));
-                }
+                let missing = event.index - self.index - 1;
+                self.events.extend((missing > 0).then(|| dropped(missing, &event)));
                 self.index = event.index;
                 self.events.push(event.into_new());
                 Ok(())
@@ -218,8 +209,7 @@ impl Reading {
     }
 }
 
-/// What stands for the events before the first one that is there.
-fn forgotten(first: &StoredEvent) -> NewEvent {
-    let payload = json!({ "count": first.index - 1 });
-    NewEvent::new(unique_id(), first.recorded_at, StoredEventKind::Lost, payload)
+/// What stands for events that the store had dropped before this one.
+fn dropped(count: u64, next: &StoredEvent) -> NewEvent {
+    NewEvent::new(unique_id(), next.recorded_at, StoredEventKind::Lost, json!({ "count": count }))
 }

@@ -62,9 +62,9 @@ impl FileAccess {
 
     /// Returns the access to advertise to the agent with this name. `self` is the allowed access.
     ///
-    /// For `gemini`, reading is not advertised together with writing: it reads a file through the client before
-    /// it writes the file, and fails to create files that do not exist. If only writing is advertised, it reads
-    /// files by itself.
+    /// For `gemini`, reading is not advertised together with writing. If both are advertised, gemini reads a file
+    /// through the client before it writes the file, and therefore fails to create files. If only writing is
+    /// advertised, gemini reads files by itself.
     #[must_use]
     pub fn advertised_to(self, agent: &str) -> Self {
         match self {

@@ -45,9 +45,9 @@ pub(crate) use self::tail::Tail;
 ///
 /// On Linux without a sandbox: every process that still has the session, the parent, an environment variable
 /// or a resource limit (`RLIMIT_RTTIME`) of the command. This includes daemons, stopped processes, and
-/// processes without a parent, an environment or an output. Two kinds of processes survive: one that
-/// deliberately changes all four, and one that another program starts on its behalf (a service manager, a
-/// container engine) or that runs as another user (`sudo`). To make this search possible, each command runs
+/// processes without a parent, an environment or an output. Three kinds of processes survive: those that
+/// deliberately change all four, those that another program starts on their behalf (a service manager, a
+/// container engine), and those that run as another user (`sudo`). To make this search possible, each command runs
 /// in its own session, without a controlling terminal.
 ///
 /// On other Unix systems: the process group. A process that has left the group survives.
@@ -105,7 +105,7 @@ impl Terminals {
         Self { inner: Arc::new(Inner { options, output, state: Mutex::default() }) }
     }
 
-    /// Starts a command and returns the id of its terminal. The id is not guessable.
+    /// Starts a command and returns the id of its terminal. The id cannot be guessed.
     ///
     /// # Errors
     /// [`TerminalError`] if the command is not allowed or fails to start.

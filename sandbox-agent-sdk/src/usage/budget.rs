@@ -13,15 +13,15 @@ const WARN_AT: f64 = 0.8;
 
 /// Limits on the usage of a session, or of all sessions of a client.
 ///
-/// When 80 % of a limit is used (see [`warn_at`](Self::warn_at)), a warning is published as
-/// [`Event::Budget`](crate::Event::Budget). When the limit is reached, a second event is published, the running turn
-/// is cancelled, and its [`TurnOutcome::budget`](crate::TurnOutcome::budget) contains the reason. Later prompts fail
+/// At 80 % of a limit (see [`warn_at`](Self::warn_at)), the client publishes a warning as
+/// [`Event::Budget`](crate::Event::Budget). At the limit, it publishes a second event and cancels the running turn,
+/// whose [`TurnOutcome::budget`](crate::TurnOutcome::budget) contains the reason. Later prompts fail
 /// with [`Error::BudgetSpent`](crate::Error::BudgetSpent) and are not sent. A limit on the number of turns does not
 /// cancel the last turn.
 ///
 /// Costs and tokens can be checked only when the agent reports them. Many agents report them at the end of a turn, so
 /// a turn may exceed the limit. If an agent never reports them, these limits have no effect, and
-/// [`BudgetState::NotReported`] is published after the first turn. Limits on turns and time always apply.
+/// the client publishes [`BudgetState::NotReported`] after the first turn. Limits on turns and time always apply.
 ///
 /// ```
 /// use std::time::Duration;

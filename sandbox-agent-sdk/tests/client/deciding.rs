@@ -2,17 +2,21 @@
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
+use sandbox_agent_sdk::error::Phase;
+use sandbox_agent_sdk::event::TurnEnded;
 use sandbox_agent_sdk::requests::{DecidedBy, PermissionDecided, PermissionOutcome};
 use sandbox_agent_sdk::requests::{PermissionKind, PermissionReply, ReplyError};
+use sandbox_agent_sdk::turns::TurnEvent;
 use sandbox_agent_sdk::update::ToolKind;
-use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionPolicy, ServerKind};
+use sandbox_agent_sdk::{Error, Event, Events, PermissionDecision, PermissionPolicy, ServerKind};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::permissions::permission;
-use super::support::{KINDS, client, event, options, session, within};
+use super::support::{KINDS, client, event, options, session, timeouts, within};
 
 fn asks() -> Script {
     Script::steps(vec![Step::AskPermission(Permission::new(ToolCall::new("t", "Run")))])
@@ -126,14 +130,23 @@ async fn a_slow_handler_decides_and_others_only_observe() {
         .build()
         .unwrap();
     let session = session(&client).await;
-    let mut decider = client.events().deciding();
+    let (mut decider, mut log) = (client.events().deciding(), client.events());
     let turn = tokio::spawn(session.prompt("go").text());
-    drop(permission(&mut decider).await);
+    for events in [&mut decider, &mut log] {
+        let observed = permission(events).await;
+        assert_eq!(observed.allow_once(), Err(ReplyError::OnlyObserves));
+        assert_eq!(observed.respond_raw(&json!({})), Err(ReplyError::OnlyObserves));
+        assert_eq!(
+            (observed.is_open(), observed.choose("no such option")),
+            (true, Err(ReplyError::NotOffered))
+        );
+    }
     drop(decider);
     within(client.list_models(None)).await.unwrap();
     assert!(server.answers().is_empty());
     answer.send(PermissionReply::Always).unwrap();
     assert_eq!(within(turn).await.unwrap().unwrap(), "permission: allow_always");
+    assert_eq!(decided(&mut log).await.by, DecidedBy::Handler);
 }
 
 #[tokio::test]
@@ -278,5 +291,67 @@ async fn a_permission_includes_nothing_of_a_tool_call_of_an_earlier_turn() {
         let _loaded = within(session.reload()).await.unwrap();
         within(session.prompt("run").outcome()).await.unwrap();
         assert_eq!(choices(), ["yes", "no", "no"], "{kind}");
+    }
+}
+
+async fn turn_ended(events: &mut Events) -> TurnEnded {
+    event(events, |event| match event {
+        Event::TurnEnded(ended) => Some(*ended),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_request_in_a_turn_that_is_held_and_never_read_is_rejected() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let times = timeouts().unread_request(Duration::from_millis(100));
+        let client = options(&server, kind).timeouts(times).build().unwrap();
+        let session = session(&client).await;
+        let mut log = client.events();
+        let _turn = session.prompt("go");
+        assert_eq!(decided(&mut log).await.by, DecidedBy::Default, "{kind}");
+        turn_ended(&mut log).await.outcome.unwrap();
+        // A layer that passes its events on does not read them for the application.
+        let turn = futures::stream::unfold(session.prompt("go"), |mut turn| async move {
+            let event = turn.next_event().await?;
+            Some((event, turn))
+        });
+        let _layered = sandbox_agent_sdk::Turn::from_events(session.clone(), turn);
+        assert_eq!(decided(&mut log).await.by, DecidedBy::Default, "{kind}");
+        turn_ended(&mut log).await.outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_idle_timeout_runs_while_a_request_waits_in_a_turn_that_is_not_read() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut log = client.events();
+        let _turn = session.prompt("go").with_idle_timeout(Duration::from_millis(100));
+        let error = turn_ended(&mut log).await.outcome.unwrap_err();
+        assert!(matches!(&error, Error::Timeout(late) if late.phase == Phase::Idle), "{kind}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_before_the_first_event_is_read_is_decided_by_the_turn() {
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut log = client.events();
+        let mut turn = session.prompt("go");
+        drop(permission(&mut log).await);
+        while let Some(event) = within(turn.next_event()).await {
+            if let TurnEvent::Permission(request) = event {
+                request.allow_once().unwrap();
+            }
+        }
+        let answer = &server.answers()[0].answer["result"]["outcome"];
+        assert_eq!(answer["optionId"], "allow_once", "{kind}");
     }
 }

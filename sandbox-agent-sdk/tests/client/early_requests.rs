@@ -7,7 +7,8 @@ use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::requests::ReplyError;
 use sandbox_agent_sdk::requests::{ClaimedRequest, UnclaimedRequest};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, OpenSession, PermissionPolicy, SandboxAgentClient, ServerKind, Session,
+    Error, Event, Events, NewSession, OpenSession, PermissionDecision, PermissionPolicy, PermissionRequest,
+    SandboxAgentClient, ServerKind, Session,
 };
 use serde_json::{Value, json};
 
@@ -314,4 +315,63 @@ async fn an_existing_session_is_not_mistaken_for_the_one_being_created() {
     request.reject_once().unwrap();
     assert!(server.wait_for(|_| !answered(&server).is_empty(), LIMIT).await);
     assert_eq!(answered(&server), ["no"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_request_directly_before_the_response_to_a_call_is_of_the_call() {
+    let asks = |session: &str| {
+        let ask = |id: &str| {
+            let params = params(Some(session));
+            Step::Raw(
+                json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}),
+            )
+        };
+        vec![ask("first"), ask("second"), Step::Finish(json!({"stopReason": "end_turn"}))]
+    };
+    type Called = futures::future::BoxFuture<'static, Result<(), Error>>;
+    let calls: [fn(&Session) -> Called; 3] = [
+        |session| {
+            let mut turn = session.prompt("go");
+            Box::pin(async move { turn.outcome().await.map(drop) })
+        },
+        |session| {
+            let load = session.client().load_session(session.id(), OpenSession::in_dir("/"));
+            Box::pin(async move { load.await.map(drop) })
+        },
+        |session| {
+            let resume = session.client().resume_session(session.id(), OpenSession::in_dir("/"));
+            Box::pin(async move { resume.await.map(drop) })
+        },
+    ];
+    for call in calls {
+        let script =
+            Script::new(move |turn| asks(&turn.session_id)).on_request(move |method, params| match method {
+                "session/load" | "session/resume" => Some(asks(params["sessionId"].as_str().unwrap())),
+                "_x/any" => Some(vec![Step::Finish(json!({}))]),
+                _ => None,
+            });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let (entered, mut waiting) = tokio::sync::mpsc::channel(2);
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = std::sync::Mutex::new(released);
+        // A policy that blocks the thread that reads the connection, until the response has arrived.
+        let policy = move |_: &PermissionRequest| {
+            entered.try_send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            PermissionDecision::Refuse
+        };
+        let client = options(&server, ServerKind::Shared).permission_policy(policy).build().unwrap();
+        let session = session(&client).await;
+        let mut events = client.events();
+        let called = tokio::spawn(call(&session));
+        within(waiting.recv()).await.unwrap();
+        // Its response follows that of the call.
+        within(client.raw_request("_x/any", json!({}))).await.unwrap();
+        drop(release);
+        within(called).await.unwrap().unwrap();
+        assert!(server.wait_for(|_| answered(&server).len() == 2, LIMIT).await, "{:?}", answered(&server));
+        let seen: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+        let is_unclaimed = |event: &Event| matches!(event, Event::UnclaimedRequest(_));
+        assert!(!seen.iter().any(is_unclaimed), "{seen:?}");
+    }
 }

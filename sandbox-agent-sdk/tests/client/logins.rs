@@ -255,3 +255,21 @@ async fn a_prompt_that_ends_with_a_login_error_may_have_been_executed() {
         assert!(matches!(&error, Error::LoginRequired(_)) && error.maybe_executed(), "{error:?}");
     }
 }
+
+#[tokio::test]
+async fn a_required_login_of_another_agent_of_the_endpoint_is_left_to_the_application() {
+    let other = Script::new(|_| vec![login_required()]);
+    let refusing =
+        Script::default().on_request(|method, _| (method == "session/new").then(|| vec![login_required()]));
+    let builder = MockServer::builder().agent("mock", offering(&["openai-api-key"]));
+    let server = builder.agent("prompted", other).agent("refusing", refusing).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let refused = within(client.new_session(NewSession::in_dir("/").agent("refusing"))).await.unwrap_err();
+    let session = within(client.new_session(NewSession::in_dir("/").agent("prompted"))).await.unwrap();
+    let failed = within(session.prompt("go").text()).await.unwrap_err();
+    for error in [refused, failed] {
+        let Error::LoginRequired(login) = &error else { panic!("{error:?}") };
+        assert!(login.methods.is_empty(), "these are the methods of another agent: {login:?}");
+    }
+    assert!(server.messages("authenticate").is_empty(), "another agent is logged in");
+}

@@ -1,12 +1,16 @@
 //! Opening sessions: checks, settings and retries.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mock_server::{Fault, MockServer, Permission, Script, State, Step, ToolCall};
+use sandbox_agent_sdk::connection::{Token, TokenUse};
+use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{
     ConnectionState, Error, Event, NewSession, OpenSession, PermissionDecision, PermissionRequest,
-    SandboxAgentClient, ServerKind, Session,
+    SandboxAgentClient, ServerKind, Session, Update,
 };
 use serde_json::{Value, json};
 
@@ -74,6 +78,45 @@ async fn a_fork_has_the_requested_mode_and_model_and_can_be_loaded_again() {
         assert_eq!(sent("session/set_model"), json!({"sessionId": "f", "modelId": "large"}), "{kind}");
         within(forked.reload()).await.unwrap();
         assert_eq!(sent("session/load")["cwd"], "/fork");
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_replays_before_it_responds_to_a_fork_is_history() {
+    for kind in KINDS {
+        let script = Script::default().on_request(|method, _| {
+            let says = |text: &str| Step::Notify {
+                method: "session/update".into(),
+                params: json!({"sessionId": "f", "update": {
+                    "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}}),
+            };
+            match method {
+                "session/fork" => {
+                    Some(vec![says("one"), says("two"), Step::Finish(json!({"sessionId": "f"}))])
+                }
+                "session/set_mode" => Some(vec![says("three"), Step::Finish(json!({}))]),
+                _ => None,
+            }
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = client(&server, kind);
+        let session = session(&client).await;
+        let mut all = client.events();
+        let forked = within(session.fork(NewSession::in_dir("/"))).await.unwrap();
+        let shown = |update: &Update| (update.to_string(), update.origin());
+        let history: Vec<_> = forked.history().iter().map(shown).collect();
+        let [one, two] = ["one", "two"].map(|text| (text.to_owned(), Origin::History));
+        assert_eq!(history, [one, two], "{kind}");
+        let next = |event| match event {
+            Event::Update(update) => Some(shown(&update)),
+            _ => None,
+        };
+        let mut events = forked.events();
+        within(forked.set_mode("plan")).await.unwrap();
+        assert_eq!(event(&mut events, next).await, ("three".to_owned(), Origin::Live), "{kind}");
+        // Sessions of other clients begin in the same way.
+        let expected = if kind == ServerKind::Shared { Origin::Live } else { Origin::History };
+        assert_eq!(event(&mut all, next).await, ("one".to_owned(), expected), "{kind}");
     }
 }
 
@@ -177,12 +220,42 @@ async fn the_next_call_retries_a_failed_background_connect() {
 
 #[tokio::test]
 async fn the_first_call_after_a_server_restart_is_repeated_if_it_was_not_executed() {
-    let server = MockServer::start().await;
-    let client = client(&server, ServerKind::PerAgent);
-    session(&client).await;
-    server.restart(State::Lost).await;
-    let session = session(&client).await;
-    assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello");
+    type Opened = futures::future::BoxFuture<'static, Result<Session, Error>>;
+    type Open = fn(&SandboxAgentClient) -> Opened;
+    let calls: [(&str, Open); 3] = [
+        ("session/new", |client| Box::pin(client.new_session(NewSession::in_dir("/")))),
+        ("session/load", |client| Box::pin(client.load_session("s", OpenSession::in_dir("/")))),
+        ("session/resume", |client| Box::pin(client.resume_session("s", OpenSession::in_dir("/")))),
+    ];
+    for kind in [ServerKind::Shared, ServerKind::PerAgent, ServerKind::ConnectionId] {
+        let script =
+            Script::new(|turn| vec![Step::Say(format!("mock: {}", turn.text))]).on_request(|method, _| {
+                matches!(method, "session/load" | "session/resume").then(|| vec![Step::Finish(json!({}))])
+            });
+        let mut builder = MockServer::builder().agent("mock", script);
+        if kind == ServerKind::ConnectionId {
+            builder = builder.connection_ids(Some("x-acp-connection-id"));
+        }
+        let server = builder.start().await;
+        let client = client(&server, kind);
+        session(&client).await;
+        for (method, call) in calls {
+            // The call discovers the restart, not the stream.
+            let refused = server.inject(Fault::StreamRefused { status: 503 });
+            server.restart(State::Lost).await;
+            server.forget_requests();
+            let opening = tokio::spawn(call(&client));
+            // Its first attempt has arrived, or the client has connected again.
+            let is_sent = || !server.requests().iter().all(|request| request.method != "POST");
+            assert!(server.wait_for(|_| is_sent(), LIMIT).await, "{kind}: {method}");
+            server.lift(refused);
+            let opened = within(opening).await.unwrap();
+            let session = opened.unwrap_or_else(|error| panic!("{kind}: {method}: {error:?}"));
+            if method == "session/new" {
+                assert_eq!(within(session.prompt("hello").text()).await.unwrap(), "mock: hello", "{kind}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -236,7 +309,8 @@ async fn disconnecting_has_one_deadline() {
     let server = MockServer::builder().agent("mock", script).start().await;
     // Two such timeouts would exceed the limit of this test.
     let times = timeouts().disconnect(LIMIT.mul_f32(0.6));
-    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
+    // This server is waited for: released ones are not.
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
     let session = session(&client).await;
     let mut events = client.events().deciding();
     let _turn = session.prompt("go");
@@ -285,6 +359,55 @@ async fn closing_a_connection_to_a_released_server_does_not_wait_for_the_respons
     tokio::time::pause();
     let disconnected = tokio::time::timeout(Duration::from_secs(1), disconnecting).await;
     disconnected.expect("it waits for the response").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn closing_a_connection_to_a_released_server_waits_for_the_token_and_is_then_sent() {
+    let server = MockServer::builder().token("fresh").start().await;
+    let (is_slow, is_stale) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (entered, mut waiting) = tokio::sync::mpsc::channel(4);
+    let release = Arc::new(tokio::sync::Notify::new());
+    let provider = {
+        let (is_slow, is_stale, release) = (is_slow.clone(), is_stale.clone(), release.clone());
+        move |reason: TokenUse| {
+            let (is_slow, entered, release) = (is_slow.clone(), entered.clone(), release.clone());
+            let is_stale = is_stale.load(Ordering::SeqCst) && reason == TokenUse::Request;
+            async move {
+                if is_slow.load(Ordering::SeqCst) {
+                    entered.send(()).await.unwrap();
+                    release.notified().await;
+                }
+                Token::new(if is_stale { "stale" } else { "fresh" }).map_err(Into::into)
+            }
+        }
+    };
+    let times = timeouts().disconnect(Duration::from_secs(3600));
+    let deletes = || server.requests().iter().filter(|request| request.method == "DELETE").count();
+    // With a token that the server rejects, the provider is asked twice.
+    for stale in [false, true] {
+        is_slow.store(false, Ordering::SeqCst);
+        is_stale.store(false, Ordering::SeqCst);
+        let options = options(&server, ServerKind::PerAgent).timeouts(times.clone());
+        let client = options.token_provider(provider.clone()).build().unwrap();
+        session(&client).await;
+        is_slow.store(true, Ordering::SeqCst);
+        is_stale.store(stale, Ordering::SeqCst);
+        server.forget_requests();
+        if !stale {
+            server.inject(Fault::DeleteHangs);
+        }
+        let disconnecting = tokio::spawn(client.disconnect());
+        for _ in 0..=usize::from(stale) {
+            within(waiting.recv()).await.unwrap();
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(10)).await;
+            tokio::time::resume();
+            release.notify_one();
+        }
+        within(disconnecting).await.unwrap().unwrap();
+        assert_eq!(deletes(), 1 + usize::from(stale));
+        server.clear_faults();
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn all_events_of_a_turn_serialise_to_json() {
     ]);
     let server = MockServer::builder().agent("mock", script).start().await;
     let session = session(&client(&server, ServerKind::Shared)).await;
-    let mut events = session.events();
+    let mut events = session.events().deciding();
     let mut turn = session.prompt("go");
 
     let update = event(&mut events, |event| matches!(event, Event::Update(_)).then_some(event)).await;
@@ -39,6 +39,8 @@ async fn all_events_of_a_turn_serialise_to_json() {
     assert_eq!(written["toolCall"]["toolCallId"], "t");
     let Event::Permission(request) = &asked else { panic!("{asked:?}") };
     assert_eq!(written["id"], request.id(), "a browser refers to the request by its id");
+    let alone: Value = json!(request);
+    assert_eq!((&alone["id"], &alone["toolCall"]), (&written["id"], &written["toolCall"]));
     assert_eq!(written["options"][0]["kind"], "allow_once");
     let Event::Permission(request) = asked else { panic!("{asked:?}") };
     request.allow_once().unwrap();
@@ -58,7 +60,7 @@ async fn a_decided_permission_serialises_with_its_outcome() {
         .build()
         .unwrap();
     let session = session(&client).await;
-    let mut events = client.events();
+    let mut events = client.events().deciding();
     within(session.prompt("go").outcome()).await.unwrap();
     let decided =
         event(&mut events, |event| matches!(event, Event::PermissionDecided(_)).then_some(event)).await;

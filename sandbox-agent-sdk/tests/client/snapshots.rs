@@ -2,7 +2,7 @@
 
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::SessionMetadata;
-use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, ServerKind, Session};
+use sandbox_agent_sdk::{Error, Event, NewSession, OpenSession, ServerKind, Session, UpdateKind};
 use serde_json::{Value, json};
 
 use super::support::{KINDS, client, event, session, within};
@@ -218,5 +218,39 @@ async fn a_requested_thought_level_is_set() {
         let client = super::support::client(&bare, kind);
         let wish = NewSession::in_dir("/").thought_level("high");
         assert!(matches!(within(client.new_session(wish)).await, Err(Error::Unsupported { .. })));
+    }
+}
+
+#[tokio::test]
+async fn a_mode_that_gemini_reports_as_text_outside_a_turn_is_a_mode() {
+    let text = |text: &str| {
+        Step::Update(json!({
+            "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}))
+    };
+    for (name, is_text) in [("gemini-cli", false), ("other", true)] {
+        let said = json!({"protocolVersion": 1, "agentCapabilities": {}, "agentInfo": {"name": name}});
+        let script = Script::new(move |_| vec![text("[MODE_UPDATE] plan")]).initialize(said).on_request(
+            move |method, params| {
+                let session = params["sessionId"].clone();
+                let report = Step::Notify {
+                    method: "session/update".into(),
+                    params: json!({"sessionId": session, "update": {"sessionUpdate": "agent_message_chunk",
+                        "content": {"type": "text", "text": "[MODE_UPDATE] yolo"}}}),
+                };
+                (method == "session/set_mode").then(|| vec![report, Step::Finish(json!({}))])
+            },
+        );
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let session = session(&client(&server, ServerKind::PerAgent)).await;
+        let mut events = session.events();
+        within(session.set_mode("yolo")).await.unwrap();
+        let shown = event(&mut events, |event| match event {
+            Event::Update(update) => Some(matches!(update.kind(), UpdateKind::Message(_))),
+            _ => None,
+        });
+        assert_eq!(shown.await, is_text, "{name}");
+        // In a turn it is what the model says.
+        assert_eq!(within(session.prompt("plan?").text()).await.unwrap(), "[MODE_UPDATE] plan", "{name}");
+        assert_eq!(session.snapshot().current_mode.as_deref(), Some("yolo"));
     }
 }

@@ -1,14 +1,18 @@
 //! What becomes of a turn whose program has ended, and of what its agent forgot.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::limits::Limits;
-use sandbox_agent_sdk::sessions::{RestoredBy, SessionStatus, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::sessions::{
+    RestoredBy, SessionStatus, SessionStore as _, StoredClient, StoredEventKind,
+};
 use sandbox_agent_sdk::thread::{ResultRules, Severity};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::{Value, json};
 
+use crate::endpoints::{ended, endpoint};
 use crate::killed::has_stored;
 use crate::support::{event, within};
 use crate::world::{Ability, World, said, stored};
@@ -49,15 +53,20 @@ async fn the_turn_of_a_process_that_ended_can_be_cancelled_by_any_process() {
 
 #[tokio::test]
 async fn a_final_result_of_an_abandoned_turn_fails_the_session() {
-    for is_running in [true, false] {
+    let kinds = [ServerKind::Shared, ServerKind::PerAgent];
+    for (kind, is_running) in kinds.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
         let script = Script::new(move |_| {
             let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Go on?")));
-            let ask = is_running.then_some(ask);
+            let ask = if is_running { ask } else { Step::Wait(Duration::from_millis(300)) };
             let end = Step::Finish(json!({"stopReason": "max_turn_requests"}));
-            [Step::Say("begun".into())].into_iter().chain(ask).chain([end]).collect()
+            vec![Step::Say("begun".into()), ask, end]
         });
-        let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+        let world = World::new(kind, script.initialize(Ability::Resume.initialize())).await;
         abandon(&world, &["go"]).await;
+        // If that process has stored the end of its turn, it ends its endpoint.
+        let record = world.store().await.get("s").await.unwrap().unwrap();
+        let is_left = kind == ServerKind::PerAgent && record.owner.is_some();
+        let left = is_left.then_some(endpoint(&world, "s").await);
         let (client, second) = world.program().await;
         let mut events = client.events().deciding();
         let resumed = within(second.session("s").resume()).await;
@@ -74,6 +83,13 @@ async fn a_final_result_of_an_abandoned_turn_fails_the_session() {
         within(async {
             while status(&second).await != SessionStatus::Error {
                 second.flush().await.unwrap();
+            }
+        })
+        .await;
+        // Nothing else names the endpoint of that process.
+        within(async {
+            while left.iter().any(|left| !ended(&world).contains(left)) {
+                tokio::task::yield_now().await;
             }
         })
         .await;

@@ -75,7 +75,7 @@ async fn nothing_is_delivered_before_it_is_stored() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_ends_the_turn_with_its_error_and_nothing_is_delivered() {
+async fn a_store_that_fails_after_a_turn_ends_it_as_executed_and_nothing_is_delivered() {
     for kind in KINDS {
         let world = World::new(kind, script()).await;
         let store = Gated::new(MemoryStore::new());
@@ -95,7 +95,12 @@ async fn a_store_that_fails_ends_the_turn_with_its_error_and_nothing_is_delivere
             }
             assert_eq!(missed, 3, "{kind}: what is not delivered is counted");
             let outcome = within(turn.outcome()).await;
-            assert!(matches!(outcome, Err(Error::Store(_))), "{kind}: {outcome:?}");
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(&error, Error::AfterTurn { source, .. } if matches!(**source, Error::Store(_))),
+                "{kind}: {error:?}"
+            );
+            assert!(error.maybe_executed() && !error.is_retryable(), "{kind}: it ran: {error:?}");
             assert!(began.elapsed() < Duration::from_secs(5), "one deadline: {:?}", began.elapsed());
             drop(gate);
             store.refusing.store(false, Ordering::SeqCst);

@@ -1,26 +1,29 @@
 //! Endpoints of a released server: each has the agent process and the stream of one program.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
-use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind};
-use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
+use sandbox_agent_sdk::session::Timestamp;
+use sandbox_agent_sdk::sessions::store::Suspend;
+use sandbox_agent_sdk::sessions::{RestoredBy, RetentionPolicy, StoredEventKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 
+use crate::gated::Gated;
 use crate::killed::{has_stored, kill_a_program};
 use crate::support::{LIMIT, event, within};
-use crate::world::{Ability, World, counting, said, stored};
+use crate::world::{Ability, World, counting, options, said, stored};
 
 const COUNT: usize = 300;
 
 /// The endpoints that were ended.
-fn ended(world: &World) -> Vec<String> {
+pub(crate) fn ended(world: &World) -> Vec<String> {
     let requests = world.server.requests();
     let ended = requests.iter().filter(|request| request.method == "DELETE");
     ended.map(|request| request.path.clone()).collect()
 }
 
 /// The endpoint that the record of a session names.
-async fn endpoint(world: &World, id: &str) -> String {
+pub(crate) async fn endpoint(world: &World, id: &str) -> String {
     use sandbox_agent_sdk::sessions::SessionStore as _;
     let record = world.store().await.get(id).await.unwrap().unwrap();
     let endpoint = record.endpoint.expect("it is stored");
@@ -243,4 +246,76 @@ async fn a_quiet_session_of_a_killed_program_is_no_gap() {
     within(sessions.session("other").resume()).await.unwrap();
     let kept = stored(&**sessions.store(), "other").await;
     assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{kept:?}");
+}
+
+#[tokio::test]
+async fn text_of_a_turn_on_another_endpoint_that_does_not_fit_is_reported_as_lost() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, COUNT)).await;
+    kill_a_program(&world, StoredEventKind::Update).await;
+    let store = Gated::new(world.store().await);
+    let sessions = options(&world.server, world.kind).shared_store(store.clone());
+    let sessions = sessions.stored(|options| options.capacity(10)).build().unwrap();
+    let mut events = sessions.events();
+    let session = sessions.session("mine");
+    within(session.resume()).await.unwrap();
+    assert!(session.open_turn().is_some());
+    let gate = store.appending.lock().await;
+    let lost = event(&mut events, |event| match event {
+        Event::EventsLost(lost) => Some(lost),
+        _ => None,
+    });
+    let lost = lost.await;
+    assert!(lost.session_id == "mine" && lost.error.is_none() && lost.count > 0, "{lost:?}");
+    drop(gate);
+    let error = within(sessions.flush()).await.unwrap_err();
+    assert!(matches!(error, Error::EventsLost(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_endpoint_of_a_killed_program_is_ended_with_the_last_session_that_may_continue_there() {
+    for how in ["archive", "fail", "delete", "expire", "release"] {
+        let world = World::new(ServerKind::PerAgent, counting(Ability::Load, COUNT)).await;
+        kill_a_program(&world, StoredEventKind::Update).await;
+        let left = endpoint(&world, "mine").await;
+        let (_client, sessions) = world.program().await;
+        let now = Timestamp::from(SystemTime::now());
+        let later =
+            Timestamp::from_millis(now.as_millis() + Duration::from_secs(3600 * 24 * 365).as_millis() as u64);
+        for id in ["other", "mine"] {
+            assert_eq!(ended(&world), [""; 0], "{how}: a session on the endpoint may continue");
+            match how {
+                "archive" => drop(within(sessions.archive(id)).await.unwrap()),
+                "fail" => drop(within(sessions.fail(id)).await.unwrap()),
+                "delete" => assert!(within(sessions.delete(id)).await.unwrap()),
+                "release" if id == "mine" => {
+                    let session = sessions.session(id);
+                    within(session.resume()).await.unwrap();
+                    within(session.open_turn_ended()).await;
+                    within(session.release()).await.unwrap();
+                }
+                "release" => drop(within(sessions.archive(id)).await.unwrap()),
+                _ => {}
+            }
+        }
+        if how == "expire" {
+            sessions.store().suspend(Suspend::All, now).await.unwrap();
+            let expired = within(sessions.delete_expired(&RetentionPolicy::default(), later)).await.unwrap();
+            assert_eq!(expired.len(), 2);
+        }
+        assert_eq!(ended(&world), [left], "{how}");
+    }
+}
+
+#[tokio::test]
+async fn the_own_endpoint_and_that_of_a_released_session_are_not_ended_with_a_session() {
+    let world = World::new(ServerKind::PerAgent, counting(Ability::Load, 3)).await;
+    let (_client, first) = world.program().await;
+    for id in ["own", "released"] {
+        within(first.new_session_as(id, NewSession::in_dir("/"))).await.unwrap();
+    }
+    within(first.session("released").release()).await.unwrap();
+    within(first.archive("own")).await.unwrap();
+    let (_client, second) = world.program().await;
+    within(second.archive("released")).await.unwrap();
+    assert_eq!(ended(&world), [""; 0]);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::sessions::StoredSession;
+use sandbox_agent_sdk::sessions::{MemoryStore, SessionStore, StoredSession};
 use sandbox_agent_sdk::{NewSession, ServerKind};
 use serde_json::json;
 
@@ -144,4 +144,22 @@ async fn an_agent_gets_the_question_however_many_pieces_the_answer_has() {
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("what is the answer?"), "{}", told[0]);
     assert!(told[0].contains("piece 1 piece 2 "), "the answer is one message");
+}
+
+#[tokio::test]
+async fn an_agent_gets_the_question_although_a_store_in_memory_dropped_much_of_the_answer() {
+    const PIECES: usize = 600;
+    let script = Script::new(|_| (1..=PIECES).map(|n| Step::Say(format!("piece {n} "))).collect());
+    let initialize = json!({"protocolVersion": 1, "agentCapabilities": {}});
+    let world = World::new(ServerKind::Shared, script.initialize(initialize)).await;
+    let store: Arc<dyn SessionStore> = Arc::new(MemoryStore::new());
+    let program = || options(&world.server, world.kind).shared_store(Arc::clone(&store)).build().unwrap();
+    let first = program();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    ask(&session, "what is the answer?").await;
+    first.flush().await.unwrap();
+    ask(&program().session("mine"), "and now?").await;
+    let told = told(&world.server);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("what is the answer?"), "{}", told[0]);
 }

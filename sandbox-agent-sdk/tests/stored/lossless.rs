@@ -217,9 +217,12 @@ async fn the_next_owner_ends_a_turn_whose_end_lies_in_a_stored_gap() {
     })
     .await;
     drop(second);
-    let (_client, third) = world.program().await;
+    let options = world.options().await.cancel_timeout(Duration::from_millis(200));
+    let options = options.stored(|options| options.unconfirmed_timeout(Duration::from_millis(200)));
+    let third = options.build().unwrap();
     within(third.session("mine").resume()).await.unwrap();
-    assert_eq!(third.session("mine").open_turn(), None);
+    within(third.session("mine").open_turn_ended()).await;
+    third.flush().await.unwrap();
     let kept = stored(&**third.store(), "mine").await;
     assert!(end_of(&kept, "go").error.is_some(), "{kept:#?}");
 }

@@ -1,6 +1,6 @@
 //! Idle agents, old sessions, shutting down.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use mock_server::{Fault, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
@@ -481,13 +481,18 @@ async fn a_shutdown_ends_although_the_store_does_not_answer() {
         let world = World::new(KINDS[0], agent(Ability::Resume)).await;
         let store = Gated::new(world.store().await);
         let client = options(&world.server, world.kind).shared_store(store.clone());
-        let client = client.stored(|options| options.retry_for(Duration::from_secs(1))).build().unwrap();
+        let retry_for = Duration::from_secs(2);
+        let client = client.stored(|options| options.retry_for(retry_for)).build().unwrap();
         let session = within(client.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
         let agent_session = session.agent_session().unwrap();
         *store.slowness.lock().unwrap() = Slowness::Stuck;
         *store.before_suspending.lock().unwrap() = Some(Box::new(|| Box::pin(std::future::pending())));
         within(agent_session.prompt("one").outcome()).await.unwrap();
+        // Each of the three waits for the store alone may take up to twice that time.
+        let began = Instant::now();
         within(client.shut_down(which)).await.unwrap_err();
+        let took = began.elapsed();
+        assert!(took < retry_for * 3, "{which:?}: {took:?}, twice {retry_for:?} is promised");
         assert_eq!(client.client().state(), ConnectionState::Disconnected, "{which:?}");
         within(client.disconnect()).await.unwrap_or(());
     }

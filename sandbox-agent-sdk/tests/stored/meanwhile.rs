@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mock_server::{Fault, Script, State, Step};
-use sandbox_agent_sdk::sessions::{EventsLost, StoreError, StoreOptions, StoredClient, StoredEventKind};
+use mock_server::{Fault, MockServer, Script, State, Step};
+use sandbox_agent_sdk::sessions::{
+    EventsLost, StoreError, StoreOptions, StoredClient, StoredEvent, StoredEventKind,
+};
 use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, ServerKind};
 
@@ -80,8 +82,8 @@ async fn a_connection_that_is_lost_while_a_session_is_made_costs_no_prompt() {
 
 #[tokio::test]
 async fn everything_that_comes_while_a_session_is_made_is_stored_or_counted() {
-    const UPDATES: usize = 1000;
-    // More comes before the answer than is remembered of a session that nobody knows.
+    // More arrives before the response than is held for an unknown session.
+    const UPDATES: usize = 9_000;
     let script = agent(Ability::Resume).on_request(|method, _| {
         let update = |n| {
             serde_json::json!({"method": "session/update", "params": {"sessionId": "early", "update": {
@@ -91,13 +93,39 @@ async fn everything_that_comes_while_a_session_is_made_is_stored_or_counted() {
         steps.push(Step::Finish(serde_json::json!({"sessionId": "early"})));
         (method == "session/new").then_some(steps)
     });
-    let world = World::new(ServerKind::PerAgent, script).await;
-    let (_client, sessions) = world.program().await;
-    within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
-    sessions.flush().await.unwrap();
-    let kept = stored(&**sessions.store(), "mine").await;
-    let lost: u64 = kept.iter().filter_map(|event| event.payload["count"].as_u64()).sum();
-    assert_eq!(said(&kept).len() as u64 + lost, UPDATES as u64, "{lost} were counted");
+    for buffer in [1_024, 2 * UPDATES] {
+        let server = MockServer::builder().agent("mock", script.clone()).replay_buffer(buffer);
+        let server = server.released_quirks(false).start().await;
+        let kind = ServerKind::PerAgent;
+        let world = World { server, directory: tempfile::tempdir().unwrap(), kind };
+        let (_client, sessions) = world.program().await;
+        let mut events = sessions.events();
+        within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let flushed = within(sessions.flush()).await;
+        let kept = stored(&**sessions.store(), "mine").await;
+        let gaps = kept.iter().filter(|event| event.kind == StoredEventKind::Gap);
+        let bound = |event: &StoredEvent, name: &str| event.payload[name].as_u64().unwrap();
+        let missing: u64 = gaps.map(|gap| bound(gap, "to") + 1 - bound(gap, "from")).sum();
+        let marks = kept.iter().filter(|event| event.kind == StoredEventKind::Lost);
+        let lost: u64 = marks.map(|mark| bound(mark, "count")).sum();
+        let all = said(&kept).len() as u64 + lost + missing;
+        assert_eq!(all, UPDATES as u64, "{lost} are lost, {missing} are missing");
+        assert!(buffer < UPDATES || lost > 0 && missing == 0, "{lost} are lost, {missing} are missing");
+        let losses = match flushed {
+            Err(Error::EventsLost(losses)) => losses.iter().map(|loss| loss.count).sum(),
+            flushed => flushed.map(|()| 0).unwrap(),
+        };
+        assert_eq!(losses, lost, "the flush reports what is lost");
+        let mut reported = 0;
+        while reported < lost {
+            reported += event(&mut events, |event| match event {
+                Event::EventsLost(loss) => Some(loss.count),
+                _ => None,
+            })
+            .await;
+        }
+        assert_eq!(reported, lost);
+    }
 }
 
 #[tokio::test]

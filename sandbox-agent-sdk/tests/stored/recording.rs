@@ -3,7 +3,7 @@
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::limits::Limits;
 use sandbox_agent_sdk::sessions::{MemoryStore, StoreOptions, StoredEventKind};
-use sandbox_agent_sdk::{Event, Events, NewSession};
+use sandbox_agent_sdk::{Error, Event, Events, NewSession};
 
 use crate::gated::Gated;
 use crate::support::{KINDS, event, within};
@@ -44,7 +44,9 @@ async fn a_stalled_store_does_not_delay_a_turn_and_losses_are_reported() {
             told += unrecorded(&mut events).await;
         }
         drop(gate);
-        within(client.flush()).await.unwrap();
+        let error = within(client.flush()).await.unwrap_err();
+        let Error::EventsLost(losses) = error else { panic!("{error:?}") };
+        within(client.flush()).await.expect("a loss is reported by one flush");
 
         let kept = stored(&*store, "s").await;
         let lost = kept.iter().filter(|event| event.kind == StoredEventKind::Lost);
@@ -55,6 +57,7 @@ async fn a_stalled_store_does_not_delay_a_turn_and_losses_are_reported() {
             told += unrecorded(&mut events).await;
         }
         assert_eq!(told, lost, "everything that was lost is told of, and nothing else");
+        assert_eq!(losses.iter().map(|loss| loss.count).collect::<Vec<_>>(), [lost]);
         client.disconnect().await.unwrap();
     }
 }

@@ -1,14 +1,16 @@
 //! One program releases a session, and another one acquires it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, Step};
 use sandbox_agent_sdk::limits::Limits;
-use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind};
+use sandbox_agent_sdk::sessions::{RestoredBy, StoredEventKind, Suspend};
 use sandbox_agent_sdk::{DropPolicy, NewSession, ServerKind};
 
+use crate::gated::Gated;
 use crate::support::within;
-use crate::world::{Ability, World, agent, ask, counted, counting, delivered, said, stored};
+use crate::world::{Ability, World, agent, ask, counted, counting, delivered, options, said, stored};
 
 #[tokio::test]
 async fn another_program_gets_exactly_the_rest() {
@@ -192,4 +194,50 @@ async fn acquiring_a_session_refuses_no_request_of_other_clients() {
     within(second.session("mine").resume()).await.unwrap();
     assert_eq!(world.server.answers().len(), 0, "nothing was answered");
     drop(turn);
+}
+
+#[tokio::test]
+async fn a_process_that_disconnects_between_turns_leaves_no_gap() {
+    for by_shutdown in [false, true] {
+        let world = World::new(ServerKind::ConnectionId, agent(Ability::Load)).await;
+        for text in ["one", "two", "three"] {
+            let (_client, program) = world.program().await;
+            let session = within(program.resume_or_create("mine", NewSession::in_dir("/"))).await.unwrap();
+            ask(&session, text).await;
+            match by_shutdown {
+                true => drop(within(program.shut_down(Suspend::Own)).await.unwrap()),
+                false => within(program.disconnect()).await.unwrap(),
+            }
+        }
+        let kept = stored(&world.store().await, "mine").await;
+        assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{by_shutdown}: {kept:#?}");
+        // A process that is killed may have missed something.
+        let (_client, program) = world.program().await;
+        within(program.resume("mine")).await.unwrap();
+        drop(program);
+        let (_client, program) = world.program().await;
+        within(program.resume("mine")).await.unwrap();
+        let kept = stored(&world.store().await, "mine").await;
+        assert_eq!(kept.iter().filter(|event| event.kind == StoredEventKind::Gap).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn that_a_session_is_not_followed_any_more_is_stored_when_the_store_works_again() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Load)).await;
+    let store = Gated::new(world.store().await);
+    let client = options(&world.server, world.kind).shared_store(store.clone());
+    let client = client.stored(|options| options.retry_for(Duration::from_millis(50))).build().unwrap();
+    let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    ask(&session, "one").await;
+    within(client.disconnect()).await.unwrap();
+    store.refusing.store(true, Ordering::SeqCst);
+    let refused = store.refusals();
+    within(client.client().connect_with("mock")).await.unwrap();
+    within(store.refused(refused + 1)).await;
+    let _ = within(client.flush()).await;
+    assert!(session.record().await.unwrap().caught_up);
+    store.refusing.store(false, Ordering::SeqCst);
+    let _ = within(client.flush()).await;
+    assert!(!session.record().await.unwrap().caught_up);
 }

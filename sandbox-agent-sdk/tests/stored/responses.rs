@@ -61,6 +61,51 @@ async fn a_request_whose_response_was_not_sent_is_answered_by_the_next_owner() {
 }
 
 #[tokio::test]
+async fn a_stored_response_that_two_owners_could_not_send_is_sent_by_the_third() {
+    let script = Script::new(|_| {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Continue?")));
+        vec![ask, Step::Say("done".into())]
+    });
+    let world = World::new(ServerKind::Shared, script).await;
+    let reset = || Fault::PostResetAfterRead { execute: false };
+    let is_reset = async |before: usize| {
+        assert!(world.server.wait_for(|_| world.server.fired("PostResetAfterRead") > before, LIMIT).await);
+    };
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let mut asked = first.client().events().deciding();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let turn = within(session.prompt("go")).await.unwrap();
+    let request = event(&mut asked, permission).await;
+    has_stored(&first, "mine", StoredEventKind::Permission).await;
+    world.server.inject(reset());
+    request.allow_once().unwrap();
+    is_reset(0).await;
+    drop((turn, session, asked, first));
+    world.server.clear_faults();
+
+    let (client, second) = world.program().await;
+    within(client.list_models(None)).await.unwrap();
+    let before = world.server.fired("PostResetAfterRead");
+    // The reader of the stream sends one request first.
+    world.server.inject(reset().skip(1));
+    within(second.session("mine").resume()).await.unwrap();
+    is_reset(before).await;
+    let open = second.store().open("mine").await.unwrap();
+    assert_eq!(open.requests.len(), 1, "the agent waits for the response: {open:#?}");
+    drop((client, second));
+    world.server.clear_faults();
+
+    let (_client, third) = world.program().await;
+    let session = third.session("mine");
+    within(session.resume()).await.unwrap();
+    within(session.open_turn_ended()).await;
+    third.flush().await.unwrap();
+    assert_eq!(said(&stored(&**third.store(), "mine").await), ["permission: allow_once", "done"]);
+    let open = third.store().open("mine").await.unwrap();
+    assert!(open.is_empty(), "{open:#?}");
+}
+
+#[tokio::test]
 async fn the_response_of_a_process_that_lost_the_session_is_not_sent() {
     let script = Script::new(|_| {
         let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Continue?")));
@@ -91,6 +136,46 @@ async fn the_response_of_a_process_that_lost_the_session_is_not_sent() {
     let answers: Vec<_> = kept.iter().filter(|event| event.kind == StoredEventKind::Answered).collect();
     assert_eq!(answers.len(), 1, "{answers:#?}");
     assert_eq!(answers[0].payload["result"]["outcome"]["optionId"], "allow_once", "{answers:#?}");
+}
+
+#[tokio::test]
+async fn a_response_that_is_given_after_a_release_is_left_to_the_next_owner() {
+    let script = Script::new(|_| {
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Continue?")));
+        vec![ask, Step::Say("done".into())]
+    });
+    // The process that prompted releases the session, or another one that had it since.
+    for is_own in [true, false] {
+        let world = World::new(ServerKind::Shared, script.clone()).await;
+        let (client, first) = world.program().await;
+        let mut asked = client.events().deciding();
+        let own = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let _turn = within(own.prompt("go")).await.unwrap();
+        let here = event(&mut asked, permission).await;
+        has_stored(&first, "mine", StoredEventKind::Permission).await;
+
+        let (client, second) = world.program().await;
+        let mut asked = client.events().deciding();
+        let session = second.session("mine");
+        let mut there = None;
+        if is_own {
+            within(own.release()).await.unwrap();
+        } else {
+            within(session.resume()).await.unwrap();
+            there = Some(event(&mut asked, permission).await);
+            within(session.release()).await.unwrap();
+        }
+        here.reject_once().unwrap();
+        let is_answered = world.server.wait_for_answers(|answers| !answers.is_empty(), QUIET).await;
+        assert!(!is_answered, "the agent got a response that is not stored: {:?}", world.server.answers());
+        drop(there);
+        within(session.resume()).await.unwrap();
+        let again = event(&mut asked, permission).await;
+        again.allow_once().unwrap();
+        within(session.open_turn_ended()).await;
+        second.flush().await.unwrap();
+        assert_eq!(said(&stored(&**second.store(), "mine").await), ["permission: allow_once", "done"]);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use sandbox_agent_sdk::requests::{
     AgentRequest, ClaimedRequest, PermissionRequest, Registration, UnclaimedRequest,
 };
 use sandbox_agent_sdk::session::ListSessions;
-use sandbox_agent_sdk::sessions::{SessionStore as _, StoredClient, StoredEventKind};
+use sandbox_agent_sdk::sessions::{SessionStatus, SessionStore as _, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
 use serde_json::json;
 
@@ -99,6 +99,43 @@ async fn a_request_of_a_session_that_was_deleted_during_its_turn_is_executed() {
         request.allow_once().unwrap();
         within(turn.outcome()).await.unwrap();
         assert_eq!(writes.load(Ordering::SeqCst), 1, "by itself: {deletes_itself}");
+    }
+}
+
+#[tokio::test]
+async fn the_turn_of_a_session_that_is_archived_ends_and_executes_nothing() {
+    for (kind, by_itself) in [
+        (ServerKind::Shared, true),
+        (ServerKind::Shared, false),
+        (ServerKind::PerAgent, true),
+        (ServerKind::PerAgent, false),
+    ] {
+        let script = Script::new(|_| {
+            let call = ToolCall::new("call-1", "Go on?");
+            vec![Step::AskPermission(Permission::new(call)), write("/one"), Step::Say("done".into())]
+        });
+        let world = World::new(kind, script).await;
+        let writes = Arc::new(AtomicUsize::new(0));
+        let (client, sessions) = world.program().await;
+        let _counting = count_writes(&sessions, &writes);
+        let mut events = client.events().deciding();
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(session.prompt("go")).await.unwrap();
+        let request = event(&mut events, permission).await;
+        match by_itself {
+            true => within(session.archive()).await.map(drop).unwrap(),
+            false => {
+                let (_client, other) = world.program().await;
+                within(other.archive("mine")).await.unwrap();
+                // On a released server the agent is ended with its last session.
+                let is_given = request.allow_once().is_ok();
+                assert!(is_given || kind == ServerKind::PerAgent, "the agent still waits");
+            }
+        }
+        // How it ends depends on what the server and the agent can do.
+        let _ = within(turn.outcome()).await;
+        assert_eq!(writes.load(Ordering::SeqCst), 0, "{kind}, by itself: {by_itself}");
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Archived);
     }
 }
 

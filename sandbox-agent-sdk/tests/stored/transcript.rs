@@ -196,6 +196,25 @@ async fn events_that_a_store_had_forgotten_are_accounted_for() {
 }
 
 #[tokio::test]
+async fn events_that_a_store_dropped_between_others_are_accounted_for() {
+    let world = World::new(KINDS[0], agent(Ability::Resume)).await;
+    let bounded = options(&world.server, KINDS[0]).store(MemoryStore::with_bounds(9, 3)).build().unwrap();
+    let store = Arc::clone(bounded.store());
+    store.create(SessionRecord::new("s", "mock", Timestamp::from_millis(1)), Vec::new()).await.unwrap();
+    let event = |n: u64| {
+        let kind = if n == 2 { "prompt" } else { "update" };
+        NewEvent::new(format!("e{n}"), Timestamp::from_millis(n), kind, n)
+    };
+    store.append(Append::to("s").events((1..=7).map(event))).await.unwrap();
+    let lines = exported(&bounded, "s").await;
+    let (_client, sessions) = world.program().await;
+    within(sessions.import(&lines)).await.unwrap();
+    let kept = stored(&**sessions.store(), "s").await;
+    let payloads: Vec<_> = kept.iter().map(|event| event.payload.clone()).collect();
+    assert_eq!(payloads, [json!({"count": 1}), json!(2), json!({"count": 3}), json!(6), json!(7)]);
+}
+
+#[tokio::test]
 async fn a_session_that_is_deleted_while_it_is_exported_gives_no_whole_transcript() {
     let world = World::new(KINDS[0], agent(Ability::Resume)).await;
     let (_client, sessions) = world.program().await;

@@ -1,16 +1,18 @@
 //! Two programs, one server that both see everything of, one store.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mock_server::{Script, State, Step};
 use sandbox_agent_sdk::sessions::{
-    SessionStatus, StoreError, StoredClient, StoredEventKind, StoredSession, Suspend, UserAction,
+    RestoredBy, SessionStatus, StoreError, StoreOptions, StoredClient, StoredEventKind, StoredSession,
+    Suspend, UserAction,
 };
-use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, ServerKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 
 use crate::gated::Gated;
-use crate::support::{event, within};
+use crate::support::{KINDS, event, within};
 use crate::world::{Ability, World, agent, ask, counted, counting, delivered, options, said, stored};
 
 async fn taken_over(events: &mut Events) -> String {
@@ -426,4 +428,25 @@ async fn a_subscriber_gets_the_events_of_a_session_that_another_process_had_mean
     there.flush().await.unwrap();
     ask(&session, "three").await;
     assert_eq!(delivered(&mut events), ["re: one; ", "re: three; "]);
+}
+
+#[tokio::test]
+async fn a_server_with_a_name_is_one_server_under_all_its_urls() {
+    for (kind, is_named) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+        let world = World::new(kind, counting(Ability::Load, 100_000)).await;
+        let named = |options: StoreOptions| if is_named { options.server_name("sandbox") } else { options };
+        let first = world.options().await.stored(named).on_turn_drop(DropPolicy::Detach).build().unwrap();
+        let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(session.prompt("count")).await.unwrap();
+        within(turn.next()).await.unwrap();
+        drop((turn, session, first));
+        let url = world.server.url().replace("127.0.0.1", "localhost");
+        assert_ne!(url, world.server.url());
+        let client = SandboxAgentClient::builder(url).agent("mock").server(kind).build().unwrap();
+        let second = client.with_store_options(Arc::new(world.store().await), named(StoreOptions::new()));
+        let session = second.session("mine");
+        let restored = within(session.resume()).await.unwrap().unwrap();
+        assert_eq!(restored.by == RestoredBy::Attach, is_named, "{kind}: the turn is running");
+        within(session.cancel()).await.unwrap();
+    }
 }

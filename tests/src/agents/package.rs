@@ -91,13 +91,17 @@ impl RealAgent {
             (None, Some(script)) => vec!["node".to_owned(), home.join(script).display().to_string()],
             (None, None) => panic!("{self} has no program in {}", home.display()),
         };
-        let arguments: &[&str] = match self {
+        [program, self.arguments().iter().map(|argument| (*argument).to_owned()).collect()].concat()
+    }
+
+    /// The arguments that make it speak the protocol.
+    pub fn arguments(self) -> &'static [&'static str] {
+        match self {
             Self::OpenCode => &["acp"],
             Self::Codex | Self::Claude => &[],
             Self::Gemini => &["--experimental-acp"],
             Self::Qwen => &["--acp"],
-        };
-        [program, arguments.iter().map(|argument| (*argument).to_owned()).collect()].concat()
+        }
     }
 
     /// The program of the platform's package. The packages' own starters need scripts that are not run.

@@ -1,6 +1,7 @@
 //! What is shown of every agent.
 
 mod cancel;
+pub(crate) mod chat;
 mod crashes;
 mod failures;
 mod files;
@@ -66,10 +67,13 @@ rows! {
     cancel::a_dropped_turn_stops
     settings::a_session_has_the_model_and_mode_it_was_made_with
     settings::the_mode_is_set
+    settings::an_unknown_mode_is_refused
     settings::the_model_is_set
     settings::an_option_is_set
     lifecycle::sessions_are_listed
     lifecycle::a_session_is_loaded_with_its_history
+    lifecycle::an_unknown_session_is_not_loaded
+    lifecycle::a_session_without_a_prompt_is_loaded_by_another_process
     lifecycle::a_session_is_resumed
     lifecycle::a_session_is_forked
     lifecycle::a_session_is_closed
@@ -83,7 +87,10 @@ rows! {
     failures::a_silent_turn_ends_by_its_idle_limit
     crashes::a_killed_agent_is_reported_and_loads_its_session_again
     crashes::a_turn_right_before_a_kill_is_there_or_reported_missing
+    crashes::a_killed_agent_runs_no_further_command
+    crashes::a_stored_session_reports_an_answer_that_the_agent_lost
     crashes::a_stored_session_continues_after_the_agent_was_killed
     crashes::a_stored_session_continues_after_the_server_was_killed
     crashes::a_stored_session_continues_after_its_program_was_killed
+    chat::the_chat_shows_what_the_agent_says
 }

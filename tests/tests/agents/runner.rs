@@ -15,7 +15,7 @@ use sdk_tests::{
 
 use crate::{
     cell::{Cell, RESULT, Seen, folder},
-    known, page,
+    known, page, rows,
     tally::{self, Tally},
 };
 
@@ -104,6 +104,7 @@ fn is_requested() -> bool {
 pub(crate) async fn run(plan: Plan) -> ExitCode {
     tally::check();
     page::check_lines();
+    rows::chat::check();
     if !plan.write {
         page::check();
     }

@@ -12,7 +12,7 @@ use crate::{
     events::peek_session,
     handler::{
         AnyHandler, OutcomeFuture,
-        outcome::{Outcome, cancelled},
+        outcome::{Outcome, Reply, cancelled},
     },
     outbound::send_one_way,
     printable::OneLine,
@@ -83,7 +83,7 @@ struct Target {
 /// What becomes of a request.
 enum Decision {
     /// It is answered. The caller that cancelled it waits for the sender to be dropped.
-    Respond(Outcome, Option<oneshot::Sender<()>>),
+    Respond(Reply, Option<oneshot::Sender<()>>),
     /// Another client answers it.
     Ignore,
     /// The agent or the connection is gone.
@@ -99,9 +99,9 @@ async fn serve(
 ) {
     let handler = core.options.handler.clone();
     match decide(handler, handling, &target.method, &mut cancelled_by).await {
-        Decision::Respond(outcome, waiter) => {
+        Decision::Respond(reply, waiter) => {
             if let Some(responding) = core.calls.claim(&target.id, serial) {
-                deliver(&core, &target, outcome, responding).await;
+                deliver(&core, &target, reply, responding).await;
             }
             // Only now, because a cancel that came meanwhile waits for the receiver.
             drop((waiter, cancelled_by));
@@ -118,7 +118,10 @@ async fn decide(
     cancelled_by: &mut oneshot::Receiver<oneshot::Sender<()>>,
 ) -> Decision {
     // An agent that gets an error is better off than one that waits forever.
-    let panicked = || Decision::Respond(Err(RpcError::internal("the handler panicked")), None);
+    let panicked = || {
+        let error = RpcError::internal("the handler panicked");
+        Decision::Respond(Reply::Outcome(Err(error)), None)
+    };
     let handling = match handling {
         Ok(handling) => Some(handling),
         Err(request) => catch(HANDLER, || handler.handle(*request)),
@@ -127,13 +130,13 @@ async fn decide(
     let decision = tokio::select! {
         biased;
         // A response of the handler counts, even if a cancel came after it.
-        outcome = catch_async(HANDLER, &mut handling) => match outcome {
-            Some(Some(outcome)) => Decision::Respond(outcome, None),
+        reply = catch_async(HANDLER, &mut handling) => match reply {
+            Some(Some(reply)) => Decision::Respond(reply, None),
             Some(None) => Decision::Ignore,
             None => panicked(),
         },
         cancel = cancelled_by => match cancel {
-            Ok(waiter) => Decision::Respond(cancelled(method), Some(waiter)),
+            Ok(waiter) => Decision::Respond(Reply::Outcome(cancelled(method)), Some(waiter)),
             Err(_) => Decision::Gone,
         },
     };
@@ -145,20 +148,12 @@ async fn decide(
 async fn refuse(core: Arc<Core>, target: Target) {
     let responding = Responding { table: &core.calls, refusal: true, bytes: 0 };
     let busy = Err(RpcError::internal("too many requests are open"));
-    deliver(&core, &target, busy, responding).await;
+    deliver(&core, &target, Reply::Outcome(busy), responding).await;
 }
 
 /// Posts a response. It is repeated only while it is certain that it did not arrive.
-async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, mut responding: Responding<'_>) {
-    let Some(mut body) = encode(target, outcome) else { return };
-    let mut replaced = !responding.reserve(body.len());
-    if replaced {
-        // A response that waited for room would take the same memory.
-        let error = Error::ResponseTooLarge { size: body.len(), limit: core.options.limits.response_bytes };
-        let Some(smaller) = encode(target, Err(RpcError::internal(&error))) else { return };
-        body = smaller;
-        lost(core, target, error);
-    }
+async fn deliver(core: &Arc<Core>, target: &Target, reply: Reply, mut responding: Responding<'_>) {
+    let Some((mut body, mut replaced)) = prepare(core, target, reply, &mut responding) else { return };
     core.tap_outbound(&body);
     let mut backoff = Backoff::new(core.options.reconnect.clone());
     let mut uploads = 0;
@@ -190,6 +185,34 @@ async fn deliver(core: &Arc<Core>, target: &Target, outcome: Outcome, mut respon
             Err(failure) => return lost(core, target, failure.into_error()),
         }
     }
+}
+
+/// Returns the message of a response, and whether it is an error instead of a result that finds no room.
+fn prepare(
+    core: &Arc<Core>,
+    target: &Target,
+    reply: Reply,
+    responding: &mut Responding<'_>,
+) -> Option<(Bytes, bool)> {
+    let size = match reply {
+        Reply::Encoded(body, room) => {
+            responding.bytes = room.take();
+            return Some((body, false));
+        }
+        Reply::Outcome(outcome) => {
+            let body = encode(target, outcome)?;
+            if responding.reserve(body.len()) {
+                return Some((body, false));
+            }
+            body.len()
+        }
+        Reply::TooLarge(size) => size,
+    };
+    // A response that waited for room would take the same memory.
+    let error = Error::ResponseTooLarge { size, limit: core.options.limits.response_bytes };
+    let body = encode(target, Err(RpcError::internal(&error)))?;
+    lost(core, target, error);
+    Some((body, true))
 }
 
 /// Whether a response is too large: the server said so, or its upload broke several times.

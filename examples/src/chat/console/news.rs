@@ -43,7 +43,7 @@ impl Console {
                 self.notice = Some(Line::new(Style::Warn, &format!("! the connection is {state}")));
             }
             Event::ServerRestarted => self.view.put(note("the server was restarted".to_owned())),
-            Event::Gap(gap) => self.view.put(note(format!("{} events are lost here", gap.count()))),
+            Event::Gap(gap) => self.view.put(note(format!("{} events are missing here", gap.count()))),
             Event::Lagged(count) => self.view.put(note(format!("{count} events were skipped here"))),
             Event::AgentUnparsed { unparsed, .. } => {
                 self.view.put([Line::new(Style::Dim, &format!("the agent printed: {}", unparsed.raw))]);
@@ -81,6 +81,10 @@ impl Console {
                 }
                 None => {
                     self.talk.dead = error.is_terminal();
+                    if let Some((task, prompt)) = self.talk.login(&error) {
+                        self.resend = Some(prompt);
+                        return self.start(task);
+                    }
                     self.queue.clear();
                     self.view.put(self.talk.failure("the turn failed", &error));
                 }

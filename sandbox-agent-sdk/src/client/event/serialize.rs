@@ -27,7 +27,8 @@ impl Event {
             Self::Permission(request) => ("permission", permission(request)),
             Self::UnclaimedRequest(request) => (
                 "unclaimedRequest",
-                json!({"sessionId": request.session_id(), "method": request.method(), "request": request.raw()}),
+                json!({"id": request.id(), "sessionId": request.session_id(), "method": request.method(),
+                    "request": request.raw()}),
             ),
             Self::PermissionDecided(decided) => (
                 "permissionDecided",
@@ -62,6 +63,20 @@ impl Event {
             }
         };
         Ok(tagged(kind, content))
+    }
+}
+
+/// Serializes like [`Event::Permission`], without the type.
+impl Serialize for PermissionRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        permission(self).serialize(serializer)
+    }
+}
+
+/// Serializes like [`Event::Question`], without the type.
+impl Serialize for QuestionRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        question(self).serialize(serializer)
     }
 }
 
@@ -133,6 +148,9 @@ fn error_value(error: &Error) -> Value {
     if let Some(rpc) = error.rpc_error() {
         value["rpc"] = json!(rpc);
     }
+    if let Error::LoginRequired(login) = error {
+        value["loginMethods"] = json!(login.methods);
+    }
     if let Some(termination) = error.termination() {
         value["termination"] = json!(termination);
     }
@@ -143,6 +161,7 @@ fn error_value(error: &Error) -> Value {
 mod tests {
     use serde_json::{Value, json};
 
+    use crate::client::login::LoginRequired;
     use crate::error::{LostReason, RpcError};
     use crate::event::{Gap, Origin, SessionEnded};
     use crate::termination::{EndReason, TerminatedBy};
@@ -154,6 +173,9 @@ mod tests {
         let ended = SessionEnded { session_id: "s".into(), termination: info.clone(), origin: Origin::Live };
         let rpc = Error::Rpc { error: RpcError::new(-32000, "no"), status: None, executed: false };
         let maybe_executed = rpc.maybe_executed();
+        let refusal = RpcError::new(-32000, "no");
+        let login = LoginRequired { methods: Vec::new(), error: refusal, executed: false };
+        let login = Error::LoginRequired(Box::new(login));
         let missed = Update::missed("s", crate::update::Missed::Gap(Gap { from: 1, to: 2 }));
         let table = [
             (
@@ -181,6 +203,11 @@ mod tests {
                 Event::ResponseLost { method: "m".into(), error: rpc },
                 json!({"type": "responseLost", "method": "m", "error": {"message": "no (code -32000)",
                     "maybeExecuted": maybe_executed, "rpc": {"code": -32000, "message": "no"}}}),
+            ),
+            (
+                Event::ResponseLost { method: "m".into(), error: login },
+                json!({"type": "responseLost", "method": "m", "error": {"message": "the agent requires a login",
+                    "maybeExecuted": false, "rpc": {"code": -32000, "message": "no"}, "loginMethods": []}}),
             ),
             (
                 Event::Other { method: "_x".into(), params: json!({"a": 1}), origin: Origin::Replayed },

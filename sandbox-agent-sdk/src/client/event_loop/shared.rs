@@ -8,6 +8,7 @@ use crate::TerminationInfo;
 use crate::client::limits::Limits;
 use crate::client::router::{OwnedSessions, UnclaimedTable};
 use crate::client::supports::Learned;
+use crate::convert::gemini::is_gemini;
 use crate::requests::Admission;
 
 /// How many unparsed lines are stored, and how much of each.
@@ -21,6 +22,8 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) is_shared: bool,
     /// Whether a notice of an agent's exit refers to the only agent of the endpoint.
     exit_notices_trusted: AtomicBool,
+    /// Whether the agent of the connection is gemini-cli, which reports modes as text.
+    is_gemini: AtomicBool,
     /// How many calls are pending.
     pub(in crate::client) in_flight: AtomicUsize,
     /// Guards how the agent ended, once it has and the connection with it; held for a copy. Details may follow.
@@ -49,6 +52,7 @@ impl Shared {
         Self {
             is_shared,
             exit_notices_trusted: AtomicBool::new(!is_shared),
+            is_gemini: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             ended: Mutex::default(),
             stop_requested: AtomicBool::new(false),
@@ -72,6 +76,15 @@ impl Shared {
     /// Whether a notice of an agent's exit refers to the only agent of the endpoint.
     pub(in crate::client) fn exit_notices_trusted(&self) -> bool {
         self.exit_notices_trusted.load(Ordering::Acquire)
+    }
+
+    /// The agent of the connection has these names.
+    pub(in crate::client) fn set_agent<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        self.is_gemini.store(is_gemini(names), Ordering::Release);
+    }
+
+    pub(super) fn is_gemini(&self) -> bool {
+        self.is_gemini.load(Ordering::Acquire)
     }
 
     /// How the agent ended, if it has.

@@ -58,13 +58,18 @@ impl Hub {
         self.lock().session(id).replays_late
     }
 
-    /// Whether a live update is replayed by the agent after its response to a load.
+    /// Whether a live update is replayed by the agent: after its response to a load, or before its response to a fork.
     pub(in crate::client) fn is_replay(&self, update: &Update) -> bool {
         // Most updates come while nothing is loaded.
         if self.loads.load(Ordering::Acquire) == 0 || !update.is_conversation() {
             return false;
         }
         let mut state = self.lock();
+        if state.is_fork(update.session_id()) {
+            let forks = state.forks.clone();
+            state.known_or_unnamed(update.session_id()).histories = forks;
+            return true;
+        }
         let Some(session) = state.sessions.get_mut(update.session_id()) else { return false };
         let is_replay = session.loads > 0 && *session.turn_state.borrow() == TurnState::Idle;
         session.replays_late |= is_replay;

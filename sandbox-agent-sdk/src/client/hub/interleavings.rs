@@ -237,7 +237,7 @@ fn a_request_that_races_with_the_reader_and_the_end_of_its_turn_is_answered() {
         let reads_reports = {
             let (hub, queue) = (Arc::clone(&hub), Arc::clone(&queue));
             thread::spawn(move || {
-                for request in hub.stop_deciding(&queue) {
+                for request in hub.stop_deciding("s", &queue) {
                     request.or_refuse(&hub);
                 }
                 queue

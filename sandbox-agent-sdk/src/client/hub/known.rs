@@ -1,9 +1,12 @@
 //! What is known about the sessions of a client, and which calls about them are pending.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use super::pending_call::Forking;
 use super::{Hub, OpenRequest, Opening, PendingCall, SessionHandle};
 use crate::OpenSession;
+use crate::client::event::Queue;
 use crate::client::snapshot::{Patch, SessionSnapshot};
 use crate::update::{ConfigOption, ToolCall};
 use crate::usage::UsageTable;
@@ -93,6 +96,15 @@ impl Hub {
         Opening(Arc::clone(self))
     }
 
+    /// Counts a call of this client that forks a session as pending, until the guard is dropped.
+    pub(in crate::client) fn fork(self: &Arc<Self>) -> Forking {
+        let replayed = Arc::new(Queue::new(self.budget));
+        self.loads.fetch_add(1, Ordering::AcqRel);
+        let opening = self.open();
+        self.lock().forks.push(Arc::clone(&replayed));
+        Forking { opening, replayed }
+    }
+
     /// Whether other clients have sessions on the stream of the connection.
     pub(in crate::client) fn set_shared(&self, shared: bool) {
         self.lock().shared = shared;
@@ -100,7 +112,7 @@ impl Hub {
 
     /// Whether other processes can read the stream of the connection by its event numbers.
     pub(crate) fn set_numbered(&self, numbered: bool) {
-        self.is_numbered.store(numbered, std::sync::atomic::Ordering::Release);
+        self.is_numbered.store(numbered, Ordering::Release);
     }
 
     /// Counts an agent request of a session as open, until the guard is dropped.

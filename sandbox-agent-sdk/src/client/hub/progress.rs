@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::event::Origin;
 use crate::{Event, Update, UpdateKind};
@@ -17,8 +18,12 @@ pub(in crate::client) struct Progress {
     pub(in crate::client) timed: bool,
     /// How many agent requests wait for a response of this client.
     pub(in crate::client) open_requests: usize,
+    /// Since when an agent request waits in a turn that was not read yet. The turn may never be read.
+    pub(in crate::client) unread_since: Option<Instant>,
     /// Whether the agent reported that it is working, and has not reported the end.
     working: bool,
+    /// Whether a turn of this client runs. Outside turns no report is stored.
+    in_turn: bool,
     /// The report that ended the work, since the turn began.
     pub(in crate::client) ended_by: Option<Arc<Value>>,
     /// Whether the agent reports the ends of interrupted runs.
@@ -34,8 +39,13 @@ pub(in crate::client) struct Progress {
 impl Progress {
     /// A turn begins. The prompt may join work that the agent reported before.
     pub(super) fn begin(&mut self) {
-        self.ended_by = None;
+        (self.in_turn, self.ended_by, self.unread_since) = (true, None, None);
         (self.run_ended, self.uncertain, self.restarted) = (false, false, false);
+    }
+
+    /// The turn has ended, and with it the use of the report that ended it.
+    pub(super) fn end(&mut self) {
+        (self.in_turn, self.ended_by) = (false, None);
     }
 
     /// Whether text of the turn may follow the response to its cancelled prompt.
@@ -64,6 +74,21 @@ impl Progress {
         self.open_requests += 1;
     }
 
+    /// An agent request waits in a turn that was not read yet.
+    pub(super) fn unread(&mut self) {
+        self.unread_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The turn is read, or its requests were rejected.
+    pub(super) fn read(&mut self) {
+        self.unread_since = None;
+    }
+
+    /// Whether the agent waits for a response of this client, and the request is not in an unread turn.
+    pub(in crate::client) fn is_being_decided(&self) -> bool {
+        self.open_requests > 0 && self.unread_since.is_none()
+    }
+
     /// An agent request has its response, or no longer needs one.
     pub(in crate::client) fn responded(&mut self) {
         self.open_requests = self.open_requests.saturating_sub(1);
@@ -80,7 +105,7 @@ impl Progress {
             Some("running" | "requires_action") => (self.working, self.ended_by) = (true, None),
             Some("idle") if self.working => {
                 self.working = false;
-                self.ended_by = Some(Arc::new(update.raw().clone()));
+                self.ended_by = self.in_turn.then(|| Arc::new(update.raw().clone()));
             }
             _ => {}
         }

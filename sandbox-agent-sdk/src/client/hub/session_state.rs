@@ -93,7 +93,7 @@ pub(super) struct SessionState {
 }
 
 impl SessionState {
-    pub(super) fn new(is_named: bool) -> Self {
+    pub(super) fn new(is_named: bool, snapshot_limit: usize) -> Self {
         Self {
             subscribers: Vec::new(),
             unread: VecDeque::new(),
@@ -124,7 +124,7 @@ impl SessionState {
             open: false,
             agent: None,
             opened_with: None,
-            snapshot: TrackedSnapshot::default(),
+            snapshot: TrackedSnapshot::new(snapshot_limit),
             handle: SessionHandle::default(),
         }
     }
@@ -212,6 +212,9 @@ impl SessionState {
                 // A turn that was not read yet decides only if nothing else does.
                 let decides = turn.is_committed() || deciders == 0;
                 deciders += usize::from(decides);
+                if decides && !turn.is_committed() {
+                    self.progress.send_modify(Progress::unread);
+                }
                 match event.copy_for(decides) {
                     Event::Permission(request) => {
                         turn.push_held(TurnItem::Permission(request), hold.cloned())
@@ -241,8 +244,17 @@ impl SessionState {
             queue.end();
         }
         let before = self.turn_state.send_replace(TurnState::Idle);
+        self.end_progress();
         self.messages.end_turn(before == TurnState::Cancelling);
         self.is_prompted = false;
+    }
+
+    /// Frees the report that ended the turn. Nothing waits for it.
+    pub(super) fn end_progress(&self) {
+        self.progress.send_if_modified(|progress| {
+            progress.end();
+            false
+        });
     }
 
     /// The prompt of the turn is sent. What happened before does not concern the turn.
@@ -313,6 +325,22 @@ impl SessionState {
     pub(super) fn take_unread(&mut self) -> (u64, VecDeque<(Event, Option<Hold>)>) {
         self.unread_bytes = 0;
         (std::mem::take(&mut self.missed), std::mem::take(&mut self.unread))
+    }
+
+    /// Takes the conversation among the stored events, as history.
+    pub(super) fn take_unread_conversation(&mut self, id: &str) -> Vec<Update> {
+        let missed = std::mem::take(&mut self.missed);
+        let mut taken: Vec<_> =
+            (missed > 0).then(|| Update::missed(id, Missed::Lagged(missed))).into_iter().collect();
+        self.unread.retain(|(event, _)| {
+            let Event::Update(update) = event else { return true };
+            if update.is_conversation() {
+                self.unread_bytes -= event.weight();
+                taken.push(update.clone().into_history());
+            }
+            !update.is_conversation()
+        });
+        taken
     }
 
     /// Stores an event for the next subscriber, within limits.

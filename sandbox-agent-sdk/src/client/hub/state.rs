@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use super::session_state::SessionState;
 use super::{EndListener, LogSink};
 use crate::client::event::{Hold, Queue, Weight};
+use crate::client::limits::Limits;
 use crate::client::maps::HashMap;
 use crate::client::stream::LogEntry;
 use crate::usage::UsageTable;
-use crate::{ConnectionState, Event};
+use crate::{ConnectionState, Event, Update};
 
 /// How many sessions are stored that this client has not named.
 pub(super) const UNNAMED: usize = 1024;
@@ -37,13 +38,21 @@ pub(super) struct State {
     pub(super) shared: bool,
     /// How many calls of this client that create sessions are pending.
     pub(super) openings: usize,
+    /// What the pending calls that fork a session collect.
+    pub(super) forks: Vec<Arc<Queue<Update>>>,
     /// The number of sessions at which unused ones are searched for again.
     room: usize,
+    /// How many bytes the snapshot of a session may take.
+    snapshot_limit: usize,
     /// The usage of the sessions. It is not part of their state, because it must outlive it.
     pub(super) usage: UsageTable,
 }
 
 impl State {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self { snapshot_limit: limits.snapshot, ..Self::default() }
+    }
+
     /// Adds an entry to the logs that are read. Returns a hold if readers must not see it yet.
     pub(super) fn log(&mut self, entry: &LogEntry, is_of_turn: bool) -> Option<Hold> {
         self.logs.retain(|log| log.is_read());
@@ -87,7 +96,8 @@ impl State {
         if !self.sessions.contains_key(id) {
             self.make_room();
         }
-        let session = self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(true));
+        let limit = self.snapshot_limit;
+        let session = self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(true, limit));
         if !std::mem::replace(&mut session.is_named, true) {
             self.unnamed.retain(|unnamed| **unnamed != *id);
         }
@@ -98,6 +108,13 @@ impl State {
     /// endpoint all others belong to other clients.
     pub(super) fn remembers_unknown(&self) -> bool {
         !self.shared || self.openings > 0
+    }
+
+    /// Whether the conversation of a session that this client has not named can only be that of a fork: the response has
+    /// not arrived, and no other call or client can have made the session.
+    pub(super) fn is_fork(&self, id: &str) -> bool {
+        let is_unnamed = || self.sessions.get(id).is_none_or(|session| !session.is_named);
+        !self.shared && !self.forks.is_empty() && self.forks.len() == self.openings && is_unnamed()
     }
 
     /// A call that creates sessions has ended. After the last one, the sessions of other clients are forgotten.
@@ -118,7 +135,8 @@ impl State {
             }
             self.unnamed.push_back(id.into());
         }
-        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(false))
+        let limit = self.snapshot_limit;
+        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(false, limit))
     }
 
     /// Counts the bytes of an event for a session that this client has not named. If such sessions take too much

@@ -195,3 +195,28 @@ fn a_turn_has_the_updates_behind_its_prompt() {
     let kept: Vec<_> = kept.iter().map(|event| matches!(event, Event::Update(_)).then_some(event)).collect();
     assert_eq!(kept.len(), 3, "what came before the prompt was sent is not of the turn");
 }
+
+#[test]
+fn no_report_of_the_state_of_a_session_is_stored_outside_its_turns() {
+    let hub = Hub::new(1 << 20);
+    let text = "x".repeat(1 << 10);
+    let report = |id: &str, state: &str| {
+        let update = json!({"sessionUpdate": "state_update", "state": state, "text": text});
+        Event::Update(Update::read(json!({"sessionId": id, "update": update}), Origin::Live, text.len()))
+    };
+    let run = |id: &str| {
+        hub.publish(&report(id, "running"));
+        hub.publish(&report(id, "idle"));
+    };
+    let stored = |id: &str| hub.lock().sessions[id].progress.borrow().ended_by.is_some();
+    for number in 0..UNNAMED {
+        run(&format!("unnamed {number}"));
+    }
+    assert!((0..UNNAMED).all(|number| !stored(&format!("unnamed {number}"))));
+    let queue = hub.turn_queue();
+    assert_eq!(hub.begin_turn("s", &queue), TurnState::Idle);
+    run("s");
+    assert!(stored("s"), "the turn ends with it");
+    hub.end_turn("s");
+    assert!(!stored("s"));
+}

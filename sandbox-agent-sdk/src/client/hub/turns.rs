@@ -83,12 +83,35 @@ impl Hub {
         self.lock().session(id).missing()
     }
 
+    /// The reader of a turn decides requests.
+    pub(in crate::client) fn start_deciding(&self, id: &str, queue: &Queue<TurnItem>) {
+        let mut state = self.lock();
+        queue.commit();
+        state.session(id).progress.send_modify(Progress::read);
+    }
+
     /// The reader of a turn does not decide requests. Returns those that waited for it.
-    pub(in crate::client) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
+    pub(in crate::client) fn stop_deciding(&self, id: &str, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
         // Requests are published under the same lock, so none can arrive in between.
-        let _state = self.lock();
+        let mut state = self.lock();
         queue.set_deciding(false);
+        state.session(id).progress.send_modify(Progress::read);
         queue.take_class(Class::Request)
+    }
+
+    /// Rejects the requests that wait in a turn, unless the turn is read with its requests. It decides none until then.
+    pub(in crate::client) fn refuse_unread(&self, id: &str, queue: &Queue<TurnItem>) {
+        if queue.is_committed() {
+            return;
+        }
+        for request in self.stop_deciding(id, queue) {
+            request.or_refuse(self);
+        }
+    }
+
+    /// A request of a turn that comes from a layer waits in a turn that was not read yet.
+    pub(in crate::client) fn request_unread(&self, id: &str) {
+        self.lock().session(id).progress.send_modify(Progress::unread);
     }
 
     /// The turn is being cancelled. Its updates are still delivered to it.
@@ -131,6 +154,7 @@ impl Hub {
         let old = state.session(from);
         let turn = old.turn.take();
         let before = old.turn_state.send_replace(TurnState::Idle);
+        old.end_progress();
         let new = state.session(to);
         if *new.turn_state.borrow() != TurnState::Idle {
             return false;
@@ -159,6 +183,11 @@ impl Hub {
     /// Watches the turn state of a session.
     pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
         self.lock().session(id).turn_state.subscribe()
+    }
+
+    /// Whether no turn of this client runs in the session.
+    pub(in crate::client) fn is_idle(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_none_or(|session| *session.turn_state.borrow() == TurnState::Idle)
     }
 
     /// Sets whether the agent reports the ends of a session's interrupted runs.

@@ -15,6 +15,7 @@ use crate::client::event_loop::malformed_event;
 use crate::client::hub::ended_event;
 use crate::client::limits::{BodyKind, Limits};
 use crate::client::names::{AGENT_EXITED, SESSION_UPDATE};
+use crate::client::network::check_runtime;
 use crate::client::stream::{LogEntry, LogRecord, StreamPosition};
 use crate::error::AgentUnparsed;
 use crate::event::{Gap, Origin};
@@ -84,6 +85,7 @@ impl Opened {
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<LogEntry>, Error> {
+        check_runtime()?;
         loop {
             let event = match &mut self.probe {
                 // The server sends its buffer at once, and nothing follows.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Patch, TrackedSnapshot};
+use super::{Patch, SessionSnapshot, TrackedSnapshot};
 use crate::Update;
 use crate::event::Origin;
 use crate::session::SessionMetadata;
@@ -189,4 +189,69 @@ fn history_does_not_undo_what_was_told_since_the_load_began() {
     snapshot.report(mode_report("old"), Origin::Replayed, 5);
     snapshot.loaded();
     assert_eq!(mode(&snapshot).as_deref(), Some("a"));
+}
+
+fn metadata(name: &str, value: &str) -> Patch {
+    report(json!({"sessionUpdate": "session_info_update", "_meta": {"sandboxagent.dev": {name: value}}}))
+}
+
+#[test]
+fn unknown_fields_and_lists_are_stored_up_to_the_limit_and_ignored_above_it() {
+    let text = "x".repeat(1 << 10);
+    let commands =
+        json!({"sessionUpdate": "available_commands_update", "availableCommands": [{"name": text}]});
+    let state = Patch::of_state;
+    type Make<'a> = Box<dyn Fn() -> Patch + 'a>;
+    let table: [(&str, Make<'_>); 5] = [
+        ("metadata", Box::new(|| metadata("key", &text))),
+        ("another field", Box::new(|| state(&json!({"odd": text})))),
+        ("a field of the models", Box::new(|| state(&json!({"models": {"odd": text}})))),
+        ("a list", Box::new(|| report(commands.clone()))),
+        ("a text", Box::new(|| state(&json!({"title": text})))),
+    ];
+    for (name, patch) in table {
+        let mut probe = TrackedSnapshot::new(usize::MAX);
+        probe.report(patch(), Origin::Live, 1);
+        let size = probe.bytes();
+        assert!(size > text.len() && *probe.get() != SessionSnapshot::default(), "{name}");
+        for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {
+            let mut snapshot = TrackedSnapshot::new(limit);
+            snapshot.report(patch(), Origin::Live, 1);
+            assert_eq!(*snapshot.get() != SessionSnapshot::default(), fits, "{name} {limit}");
+            assert_eq!(snapshot.bytes(), if fits { size } else { 0 }, "{name} {limit}");
+        }
+    }
+}
+
+#[test]
+fn ever_new_names_and_values_stay_within_the_limit_and_smaller_ones_are_still_stored() {
+    let mut snapshot = TrackedSnapshot::new(1 << 20);
+    for number in 0..20_u64 {
+        snapshot.report(metadata(&format!("key{number}"), &"x".repeat(200 << 10)), Origin::Live, number);
+    }
+    snapshot.report(metadata("small", "1"), Origin::Live, 30);
+    let now = snapshot.get();
+    let stored = now.metadata.clone().into_map();
+    assert_eq!(stored.len(), 6, "five large ones, and the small one");
+    assert!(stored.contains_key("small") && snapshot.bytes() <= 1 << 20);
+    // A value of the same size replaces the earlier one, and frees what it took.
+    snapshot.report(metadata("key0", "new"), Origin::Live, 31);
+    snapshot.report(metadata("key7", &"x".repeat(200 << 10)), Origin::Live, 32);
+    let stored = snapshot.get().metadata.clone().into_map();
+    assert!(stored["key0"] == "new" && stored.contains_key("key7"));
+    snapshot.begin(Patch::of_state(&json!({})), 40, 41);
+    assert_eq!(snapshot.bytes(), 0);
+}
+
+#[test]
+fn an_update_copies_the_snapshot_only_while_a_reader_has_it() {
+    let mut snapshot = TrackedSnapshot::default();
+    snapshot.report(metadata("key", "value"), Origin::Live, 1);
+    let place = std::sync::Arc::as_ptr(&snapshot.get());
+    snapshot.report(mode_report("a"), Origin::Live, 2);
+    assert_eq!(std::sync::Arc::as_ptr(&snapshot.get()), place);
+    let reader = snapshot.get();
+    snapshot.report(mode_report("b"), Origin::Live, 3);
+    assert_eq!(reader.current_mode.as_deref(), Some("a"), "a reader's snapshot does not change");
+    assert_eq!(mode(&snapshot).as_deref(), Some("b"));
 }

@@ -1,10 +1,11 @@
 //! The snapshot of a session, with the times of its parts.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::budget::{Budget, Group, Part};
 use super::reported::{Reported, Worth};
 use super::{Patch, SessionSnapshot};
 use crate::control::AgentMode;
@@ -12,53 +13,34 @@ use crate::event::Origin;
 use crate::session::{Model, SessionMetadata};
 use crate::update::ConfigOption;
 
-/// How many unknown fields are stored per session.
-const MEMBERS: usize = 1024;
-
 /// The snapshot of one session, as it changes.
 ///
 /// A response and the updates around it arrive on different paths, so a response may arrive after a newer update.
 /// Each part therefore has the time of its last report: a response changes only parts without a report since its call
-/// began. Each unknown field is a part of its own.
+/// began. Each unknown field is a part of its own. A part that exceeds the budget is ignored.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedSnapshot {
     snapshot: Arc<SessionSnapshot>,
-    reported: [Reported; PARTS],
-    members: HashMap<(Group, String), Reported>,
+    budget: Budget,
     /// When the session began to be loaded, while it is.
     loading: Option<u64>,
 }
 
-/// The objects with unknown fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Group {
-    Session,
-    Models,
-    Metadata,
-}
-
-/// The parts of a snapshot that are reported separately.
-#[derive(Debug, Clone, Copy)]
-enum Part {
-    Modes,
-    Mode,
-    Models,
-    Model,
-    Options,
-    Commands,
-    Tools,
-    Title,
-    LastActivity,
-    Context,
-    Cost,
-}
-
-const PARTS: usize = Part::Cost as usize + 1;
-
 impl TrackedSnapshot {
+    /// Creates the snapshot of a session about which nothing is known. It takes at most this many bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { budget: Budget::new(limit), ..Self::default() }
+    }
+
     /// Returns the current snapshot.
     pub(crate) fn get(&self) -> Arc<SessionSnapshot> {
         Arc::clone(&self.snapshot)
+    }
+
+    /// Returns the size of all parts.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.budget.bytes()
     }
 
     /// Applies an update of the agent.
@@ -91,7 +73,7 @@ impl TrackedSnapshot {
     /// A report since then may be older than the response: codex reports its options some time after its response to an
     /// earlier call. The option that was set has the value of the response all the same.
     pub(crate) fn set_option(&mut self, options: Vec<ConfigOption>, set: &str, began: u64, now: u64) {
-        let is_reported = self.reported[Part::Options as usize].is_after(began);
+        let is_reported = self.budget.reported(Part::Options).is_after(began);
         let options = match options.iter().find(|option| option.id == set) {
             Some(changed) if is_reported => {
                 let known = self.snapshot.config_options.iter();
@@ -112,7 +94,7 @@ impl TrackedSnapshot {
     /// Forgets what was reported up to this time.
     fn forget(&mut self, until: u64) {
         let old = std::mem::take(&mut self.snapshot);
-        let stays = |part: Part| self.reported[part as usize].is_after(until);
+        let stays = |part: Part| self.budget.reported(part).is_after(until);
         let mut merged = SessionSnapshot::default();
         if stays(Part::Mode) {
             merged.current_mode.clone_from(&old.current_mode);
@@ -147,25 +129,22 @@ impl TrackedSnapshot {
         if stays(Part::Cost) {
             merged.cost.clone_from(&old.cost);
         }
-        self.members.retain(|_, reported| reported.is_after(until));
+        self.budget.forget(until);
         let stay = |group: Group, members: &Map<String, Value>| -> Map<String, Value> {
-            let members =
-                members.iter().filter(|(name, _)| self.members.contains_key(&(group, (*name).clone())));
+            let members = members.iter().filter(|(name, _)| self.budget.has_member(group, name));
             members.map(|(name, value)| (name.clone(), value.clone())).collect()
         };
         merged.other = stay(Group::Session, &old.other);
         merged.models.other = stay(Group::Models, &old.models.other);
         merged.metadata = SessionMetadata::from(stay(Group::Metadata, &old.metadata.clone().into_map()));
-        for reported in self.reported.iter_mut().filter(|reported| !reported.is_after(until)) {
-            *reported = Reported::Never;
-        }
         self.snapshot = Arc::new(merged);
     }
 
     fn apply(&mut self, patch: Patch, worth: Worth, now: u64) {
-        let mut next = SessionSnapshot::clone(&self.snapshot);
+        // Copied only if a reader has it: a large snapshot is not copied for each small update.
+        let next = Arc::make_mut(&mut self.snapshot);
         let (mode, model, options) = (patch.mode.clone(), patch.model.clone(), patch.options.is_some());
-        let mut put = Put { reported: &mut self.reported, members: &mut self.members, worth, now };
+        let mut put = Put { budget: &mut self.budget, worth, now };
         put.part(Part::Modes, &mut next.modes, patch.modes);
         let new_mode = put.part(Part::Mode, &mut next.current_mode, patch.mode.map(Some));
         put.part(Part::Models, &mut next.models.available, patch.models);
@@ -184,13 +163,13 @@ impl TrackedSnapshot {
         next.models.other.extend(put.news(Group::Models, patch.about_models));
         next.metadata.merge(SessionMetadata::from(put.news(Group::Metadata, patch.metadata.into_map())));
         for name in patch.understood {
-            if next.other.contains_key(name) && put.member(Group::Session, name) {
+            if next.other.contains_key(name) && put.member(Group::Session, name, None) {
                 next.other.shift_remove(name);
             }
         }
         next.other.extend(put.news(Group::Session, patch.other));
         if options && new_options {
-            self.follow_options(&mut next, mode.is_none(), model.is_none());
+            follow_options(&self.budget, next, mode.is_none(), model.is_none());
         }
         if let Some(mode) = mode.filter(|_| new_mode) {
             choose(&mut next.config_options, "mode", &mode);
@@ -198,67 +177,56 @@ impl TrackedSnapshot {
         if let Some(model) = model.filter(|_| new_model) {
             choose(&mut next.config_options, "model", &model);
         }
-        self.snapshot = Arc::new(next);
     }
+}
 
-    /// Updates modes and models from the options of these categories.
-    fn follow_options(&self, next: &mut SessionSnapshot, mode: bool, model: bool) {
-        let given = |part: Part| matches!(self.reported[part as usize], Reported::At(_));
-        if let Some(option) = next.option_for("mode").cloned() {
-            if !given(Part::Modes) {
-                next.modes = option.values.iter().map(AgentMode::from_value).collect();
-            }
-            if mode {
-                next.current_mode = option.current.as_str().map(str::to_owned);
-            }
+/// Updates modes and models from the options of these categories.
+fn follow_options(budget: &Budget, next: &mut SessionSnapshot, mode: bool, model: bool) {
+    let given = |part: Part| matches!(budget.reported(part), Reported::At(_));
+    if let Some(option) = next.option_for("mode").cloned() {
+        if !given(Part::Modes) {
+            next.modes = option.values.iter().map(AgentMode::from_value).collect();
         }
-        if let Some(option) = next.option_for("model").cloned() {
-            if !given(Part::Models) {
-                next.models.available = option.values.iter().map(Model::from_value).collect();
-            }
-            if model {
-                next.models.current = option.current.as_str().map(str::to_owned);
-            }
+        if mode {
+            next.current_mode = option.current.as_str().map(str::to_owned);
+        }
+    }
+    if let Some(option) = next.option_for("model").cloned() {
+        if !given(Part::Models) {
+            next.models.available = option.values.iter().map(Model::from_value).collect();
+        }
+        if model {
+            next.models.current = option.current.as_str().map(str::to_owned);
         }
     }
 }
 
-/// Replaces a part if the new value is newer.
+/// Replaces a part if the new value is newer, and fits.
 struct Put<'a> {
-    reported: &'a mut [Reported; PARTS],
-    members: &'a mut HashMap<(Group, String), Reported>,
+    budget: &'a mut Budget,
     worth: Worth,
     now: u64,
 }
 
 impl Put<'_> {
-    /// Replaces a part if the new value is newer, and returns whether it is.
-    fn part<T>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
+    /// Replaces a part if the new value is newer and fits, and returns whether it is replaced.
+    fn part<T: Serialize>(&mut self, part: Part, place: &mut T, news: Option<T>) -> bool {
         let Some(news) = news else { return false };
-        let counts = self.reported[part as usize].accept(self.worth, self.now);
+        let counts = self.budget.accept(part, &news, self.worth, self.now);
         if counts {
             *place = news;
         }
         counts
     }
 
-    /// Returns whether the new value of an unknown field is newer.
-    fn member(&mut self, group: Group, name: &str) -> bool {
-        let key = (group, name.to_owned());
-        if self.members.len() >= MEMBERS && !self.members.contains_key(&key) {
-            tracing::warn!(
-                bound = MEMBERS,
-                name,
-                "a session has more unknown fields than are stored; this one is ignored"
-            );
-            return false;
-        }
-        self.members.entry(key).or_default().accept(self.worth, self.now)
+    /// Returns whether the new value of an unknown field is newer, and fits.
+    fn member(&mut self, group: Group, name: &str, value: Option<&Value>) -> bool {
+        self.budget.accept_member((group, name), value, self.worth, self.now)
     }
 
-    /// Returns the unknown fields that are newer.
+    /// Returns the unknown fields that are newer, and fit.
     fn news(&mut self, group: Group, mut members: Map<String, Value>) -> Map<String, Value> {
-        members.retain(|name, _| self.member(group, name));
+        members.retain(|name, value| self.member(group, name, Some(value)));
         members
     }
 }

@@ -49,8 +49,9 @@ pub struct FileChange {
 
 /// A turn that failed or has missing parts, with everything that was received.
 ///
-/// [`Turn::collect_partial`](crate::Turn::collect_partial) returns it. `?` converts it to `source` if the turn failed. If
-/// updates are missing or a time limit was reached, it becomes [`Error::IncompleteTurn`].
+/// [`Turn::collect_partial`](crate::Turn::collect_partial) returns it. If the turn failed, `?` converts it to `source`.
+/// If updates are missing, or if the deadline or the idle timeout expired, `?` converts it to
+/// [`Error::IncompleteTurn`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IncompleteTurn {
@@ -59,7 +60,7 @@ pub struct IncompleteTurn {
     /// The parts that are known to be missing. Updates that exceed
     /// [`Limits::turn`](crate::limits::Limits#structfield.turn) are [`Missed::Lagged`].
     pub missing: Vec<Missed>,
-    /// Why the turn failed, for example a time limit; `None` if the turn ended with missing updates.
+    /// Why the turn failed, for example a timeout; `None` if it ended with missing updates.
     pub source: Option<Arc<Error>>,
 }
 
@@ -100,9 +101,7 @@ impl Collector {
                     true
                 }
             }
-            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => {
-                self.add_call(call, update.size())
-            }
+            UpdateKind::ToolCall(call) | UpdateKind::ToolCallUpdate(call) => self.add_call(call),
             _ => true,
         };
         self.dropped += u64::from(!fits);
@@ -125,14 +124,20 @@ impl Collector {
         left.is_some()
     }
 
-    /// Adds a tool call with an update of this size; `false` if a part of it does not fit.
-    fn add_call(&mut self, call: &ToolCall, size: usize) -> bool {
+    /// Adds a tool call; `false` if a part of it does not fit.
+    fn add_call(&mut self, call: &ToolCall) -> bool {
         let known = self.calls.get(&call.id).copied();
+        let (index, counted) = known.unwrap_or((self.collected.tool_calls.len(), 0));
+        let mut merged = call.clone();
+        if let Some(earlier) = self.collected.tool_calls.get(index) {
+            merged.complete_from(earlier);
+        }
         // The state of a call replaces the one before.
-        let counted = known.map_or(0, |(_, counted)| counted);
+        let size = size_of::<ToolCall>() + merged.size();
         if !self.reserve(size.saturating_sub(counted)) {
             return false;
         }
+        self.room += counted.saturating_sub(size);
         let mut fits = true;
         for content in &call.content {
             let Content::Diff { path, old_text, new_text, .. } = content else { continue };
@@ -155,16 +160,11 @@ impl Collector {
                 fits = false;
             }
         }
-        let calls = &mut self.collected.tool_calls;
-        let index = known.map_or(calls.len(), |(index, _)| index);
-        match calls.get_mut(index) {
-            Some(known) => {
-                let earlier = std::mem::replace(known, call.clone());
-                known.complete_from(&earlier);
-            }
-            None => calls.push(call.clone()),
+        match self.collected.tool_calls.get_mut(index) {
+            Some(known) => *known = merged,
+            None => self.collected.tool_calls.push(merged),
         }
-        self.calls.insert(call.id.clone(), (index, size.max(counted)));
+        self.calls.insert(call.id.clone(), (index, size));
         fits
     }
 }
@@ -201,5 +201,50 @@ impl From<Box<IncompleteTurn>> for Error {
             Some(error) if !is_limit(&error) => Arc::unwrap_or_clone(error),
             source => Self::IncompleteTurn(Box::new(IncompleteTurn { source, ..*turn })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::Collector;
+    use crate::Update;
+    use crate::event::Origin;
+
+    fn report(fields: Value) -> Update {
+        let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t"});
+        update.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let update = json!({"sessionId": "s", "update": update});
+        let size = update.to_string().len();
+        Update::read(update, Origin::Live, size)
+    }
+
+    #[test]
+    fn fields_of_a_tool_call_that_arrive_one_after_the_other_all_count() {
+        let text = "x".repeat(1 << 10);
+        let known = ["title", "name", "rawInput", "rawOutput", "_meta"].map(str::to_owned);
+        for names in [known.to_vec(), (0..100).map(|number| format!("odd{number}")).collect()] {
+            let mut collector = Collector::new(3 << 10);
+            let updates: Vec<_> = names.iter().map(|name| report(json!({name: text}))).collect();
+            updates.iter().for_each(|update| collector.add(update));
+            let (turn, missing) = collector.finish();
+            assert_eq!(turn.tool_calls.len(), 1);
+            let stored = serde_json::to_string(&turn.tool_calls).unwrap().len();
+            assert!(stored > 1 << 10 && stored <= 3 << 10, "{stored}");
+            assert!(missing.is_some());
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_replaced_counts_once_and_frees_what_it_took() {
+        let mut collector = Collector::new(5 << 10);
+        for size in [3 << 10, 4 << 10, 1, 4 << 10] {
+            collector.add(&report(json!({"rawOutput": "x".repeat(size)})));
+        }
+        let room = collector.room;
+        collector.add(&report(json!({"rawOutput": ""})));
+        assert!(collector.room >= room + (4 << 10));
+        assert_eq!(collector.finish().1, None);
     }
 }

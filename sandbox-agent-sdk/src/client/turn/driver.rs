@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
-use super::limits::{TurnLimits, is_limit, late, reached, unsent};
+use super::limits::{TurnLimits, is_limit, late, reached, unread, unsent};
 use super::{Current, Outcome, TurnItem, TurnOutcome};
 use crate::client::connection::Connection;
 use crate::client::event::Queue;
@@ -145,12 +145,12 @@ impl Driver {
         }
         free.finish(self.request_id.clone(), &outcome);
         let ended = self.layer.as_mut().map(|layer| layer.get_mut().unwrap_or_else(PoisonError::into_inner));
-        match ended.map(|layer| layer.ended()) {
-            Some(ended) => {
-                let ended = ended.await;
-                outcome.and_then(|outcome| ended.map(|()| outcome))
+        let Some(ended) = ended.map(|layer| layer.ended()) else { return outcome };
+        match (outcome, ended.await) {
+            (Ok(outcome), Err(error)) => {
+                Err(Error::AfterTurn { outcome: Box::new(outcome), source: Arc::new(error) })
             }
-            None => outcome,
+            (outcome, _) => outcome,
         }
     }
 
@@ -191,8 +191,6 @@ impl Driver {
         };
         let began = self.inner.hub.now();
         let outcome = self.prompt(&connection, request, dropped).await;
-        // Everything before the end belongs to the turn.
-        connection.barrier().await;
         let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
             // It was cancelled before its prompt was sent: there is no response.
@@ -218,7 +216,8 @@ impl Driver {
             Err(Error::LoginRequired(mut login)) => {
                 // The prompt is not sent again, but the next one finds the agent logged in. A login that fails does not
                 // change what is known about this prompt.
-                let _ = connection.log_in_if_required().await;
+                let agent = self.inner.hub.agent_of(&self.session);
+                let _ = connection.log_in_if_required(agent.as_deref()).await;
                 login.executed = true;
                 Err(Error::LoginRequired(login))
             }
@@ -312,6 +311,10 @@ impl Driver {
                     // The session is busy until the agent has stopped: it must never have two turns at once.
                     stop(connection, &self.session, call).await
                 }
+                () = unread(progress.clone(), self.inner.options.timeouts.unread_request) => {
+                    self.inner.hub.refuse_unread(&self.session, &self.queue);
+                    continue;
+                }
                 (phase, within) = reached(&mut self.limits, progress.clone()) => {
                     let limit = self.inner.options.timeouts.cancel;
                     let mut stopped = std::pin::pin!(stop(connection, &self.session, call));
@@ -373,6 +376,7 @@ async fn stop(
             .as_ref()
             .is_ok_and(|raw| raw.get("stopReason").is_some_and(|reason| reason == "cancelled"));
         connection.run_end(session, is_interrupted).await;
+        connection.barrier().await;
     }
     response
 }

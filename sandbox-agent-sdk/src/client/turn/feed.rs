@@ -60,7 +60,8 @@ async fn feed(
 ) -> Outcome {
     let mut events = pin!(events);
     let progress = session.client().inner().hub.watch_progress(session.id());
-    let mut limit = pin!(reached(&mut limited, progress).fuse());
+    let mut limit = pin!(reached(&mut limited, progress.clone()).fuse());
+    let unread_request = session.client().inner().options.timeouts.unread_request;
     let mut late = None;
     let mut seen = Vec::new();
     let mut cancelling: OptionFuture<_> = None.into();
@@ -82,12 +83,15 @@ async fn feed(
                     {
                         seen.extend(missed_in(update));
                     }
-                    pass_on(&session.client().inner().hub, queue, event);
+                    pass_on(&session.client().inner().hub, session.id(), queue, event);
                 }
                 None => return Err(late.unwrap_or_else(|| {
                     Error::config("the stream of events ended before the end of the turn")
                 })),
             },
+            () = limits::unread(progress.clone(), unread_request) => {
+                session.client().inner().hub.refuse_unread(session.id(), queue);
+            }
             (phase, within) = &mut limit, if late.is_none() => {
                 late = Some(limits::late(phase, within, true));
                 cancelling = Some(session.cancel().fuse()).into();
@@ -102,7 +106,11 @@ async fn feed(
     }
 }
 
-fn pass_on(hub: &Hub, queue: &Queue<TurnItem>, event: TurnEvent) {
+fn pass_on(hub: &Hub, session: &str, queue: &Queue<TurnItem>, event: TurnEvent) {
+    let is_request = matches!(event, TurnEvent::Permission(_) | TurnEvent::Question(_));
+    if is_request && queue.is_deciding() && !queue.is_committed() {
+        hub.request_unread(session);
+    }
     match event {
         TurnEvent::Update(update) => queue.push(TurnItem::Update(update)),
         TurnEvent::Permission(request) if queue.is_deciding() => queue.push(TurnItem::Permission(request)),

@@ -30,7 +30,7 @@ pub(super) async fn reached(
 ) -> (Phase, Duration) {
     loop {
         let TurnLimits { deadline, idle } = *limits.borrow_and_update();
-        let waits_for_us = progress.borrow_and_update().open_requests > 0;
+        let waits_for_us = progress.borrow_and_update().is_being_decided();
         let silent = idle.filter(|_| !waits_for_us).map(deadline_after);
         tokio::select! {
             // An update takes precedence over a limit that is reached at the same time.
@@ -42,6 +42,20 @@ pub(super) async fn reached(
                 return (Phase::Deadline, deadline.map_or(Duration::ZERO, |(_, within)| within));
             }
             () = wait_until(silent) => return (Phase::Idle, idle.unwrap_or_default()),
+        }
+    }
+}
+
+/// Waits until an agent request has waited this long in a turn that was not read yet.
+pub(super) async fn unread(mut progress: watch::Receiver<Progress>, limit: Duration) {
+    loop {
+        let since = progress.borrow_and_update().unread_since;
+        // A limit that is too long for the clock is none.
+        let until = since.and_then(|since| since.checked_add(limit));
+        tokio::select! {
+            biased;
+            Ok(()) = progress.changed() => {}
+            () = wait_until(until) => return,
         }
     }
 }

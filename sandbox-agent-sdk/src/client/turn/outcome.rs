@@ -34,15 +34,15 @@ pub struct TurnOutcome {
     pub stop_reason: StopReason,
     /// The updates that are known to be missing: lost in transit, or dropped before they were read.
     ///
-    /// Early servers ([`ServerKind::ConnectionId`](crate::ServerKind::ConnectionId)) never prove that every update before
-    /// a response has arrived, so this is not reported as [`Missed::Unverified`] there.
+    /// Early servers ([`ServerKind::ConnectionId`](crate::ServerKind::ConnectionId)) never prove that every update
+    /// before a response has arrived. There, a missing proof does not count as [`Missed::Unverified`].
     pub missing: Vec<Missed>,
     /// The raw response to the prompt. If that response only confirms that the prompt was accepted, this is the
     /// update that ended the turn. If a cancelled turn got an error response, that response is in the field `error`.
     pub raw: Value,
     /// The usage of the turn, as reported by the agent.
     pub usage: Box<TurnUsage>,
-    /// The exceeded budget, if it caused the cancellation of the turn.
+    /// The exceeded budget, if the client cancelled the turn because of it.
     pub budget: Option<Box<BudgetEvent>>,
 }
 
@@ -72,9 +72,20 @@ impl TurnOutcome {
     }
 
     /// Converts the outcome to an [`AgentResult`], which can be classified for a conversation thread.
+    ///
+    /// The stop reason decides, unless the response has the members `subtype` and `is_error` of a result: then these
+    /// do. A turn that was cancelled is `cancelled`, whatever the response says.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
-        AgentResult::from_stop_reason(self.stop_reason.as_str())
+        let stopped = AgentResult::from_stop_reason(self.stop_reason.as_str());
+        if self.stop_reason == StopReason::Cancelled {
+            return stopped;
+        }
+        let AgentResult { subtype, is_error, .. } = AgentResult::from_value(&self.raw);
+        // An error without a subtype is no success.
+        let is_contradicted = |stopped: &String| is_error == Some(true) && stopped == "success";
+        let subtype = subtype.or_else(|| stopped.subtype.filter(|stopped| !is_contradicted(stopped)));
+        AgentResult { subtype, is_error, body: None }
     }
 }
 

@@ -17,6 +17,7 @@ use super::log_stream::LogEvents;
 use super::request::LogQuery;
 use crate::Error;
 use crate::client::deadline::deadline_after;
+use crate::client::network::check_runtime;
 use crate::convert::text::OneLine;
 
 /// The text that released servers append to a terminal's output when its process has exited.
@@ -248,6 +249,7 @@ impl Following {
 
     /// Receives an event, checks the status, or connects.
     async fn step(&mut self) -> Result<(), Error> {
+        check_runtime()?;
         let Some(events) = &mut self.events else { return self.connect().await };
         tokio::select! {
             entry = events.next() => match entry {

@@ -97,7 +97,7 @@ impl TerminationReport {
         }
     }
 
-    /// Parses the problem in a server's response; `None` if it does not report the exit of an agent.
+    /// Parses the problem in a server's response. Returns `None` if it does not report the exit of an agent.
     ///
     /// It recognises `agent_process_exited`, and the failed write to the agent's stdin that the released server
     /// reports for every call after the agent has exited.

@@ -110,8 +110,9 @@ impl StderrOutput {
         known.split_off(known.len().saturating_sub(count))
     }
 
-    /// Returns the last known lines of the running turn, at most `count`, oldest first; `None` if the server does not
-    /// [report](Self#structfield.turn_lines) which lines these are.
+    /// Returns the last known lines of the running turn, at most `count`, oldest first.
+    ///
+    /// `None` if the server does not [report](Self#structfield.turn_lines) which lines these are.
     #[must_use]
     pub fn last_turn_lines(&self, count: usize) -> Option<Vec<&str>> {
         let lines = usize::try_from(self.turn_lines?).unwrap_or(usize::MAX);
@@ -134,13 +135,14 @@ impl StderrOutput {
         }
         let all = self.total_lines.is_some_and(|total| total == shown.len() as u64);
         let only_head = self.truncated && self.tail.is_none();
+        let what = if self.turn_lines == Some(0) { "stderr before the turn" } else { "stderr" };
         match self.total_lines {
-            _ if only_head => f.write_str("\nstderr, truncated:")?,
-            _ if all => f.write_str("\nstderr:")?,
+            _ if only_head => write!(f, "\n{what}, truncated:")?,
+            _ if all => write!(f, "\n{what}:")?,
             Some(total) if total > shown.len() as u64 => {
-                write!(f, "\nstderr, last {} of {total} lines:", shown.len())?;
+                write!(f, "\n{what}, last {} of {total} lines:", shown.len())?;
             }
-            _ => f.write_str("\nstderr, last lines:")?,
+            _ => write!(f, "\n{what}, last lines:")?,
         }
         for line in shown {
             write!(f, "\n  {}", plain_line(line))?;

@@ -391,5 +391,5 @@ fn stderr_of_the_turn_is_shown_instead_of_that_of_the_whole_run() {
         info(json!({"reason": "error", "exit_code": 3, "stderr": stderr})).to_string()
     };
     assert_eq!(shown(2), "error, exit code 3\nstderr of the turn:\n  boom 1\n  boom 2");
-    assert_eq!(shown(0), "error, exit code 3\nstderr:\n  start\n  boom 1\n  boom 2");
+    assert_eq!(shown(0), "error, exit code 3\nstderr before the turn:\n  start\n  boom 1\n  boom 2");
 }

@@ -20,7 +20,7 @@ pub enum Severity {
 
 /// The rules that classify the end of a run as a thread entry.
 ///
-/// - `success` is the agent's response.
+/// - A result with the subtype `success` is shown as the agent's response.
 /// - `error_during_execution`, `max_tokens`, `refusal`, tool errors, and subtypes that explicitly declare no error
 ///   are shown inline: the conversation continues.
 /// - `error_max_turns`, a missing subtype, and every other subtype that does not declare "no error" stop the

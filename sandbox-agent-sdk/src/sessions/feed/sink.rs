@@ -24,7 +24,7 @@ impl LogSink for Feed {
             && state.progress.pass(position) == self.advance_every
         {
             self.is_due.store(true, Ordering::Release);
-            self.news.notify_one();
+            self.overflow.news.notify_one();
         }
         match &entry.record {
             LogRecord::Response { request_id, result } => state.responded(request_id, result),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Mailbox, Offered};
+use super::{Mailbox, Offered, Overflow};
 use crate::client::event::Hold;
 use crate::client::maps::HashMap;
 use crate::session::Timestamp;
@@ -38,6 +38,7 @@ pub(super) struct State {
     /// The turns of other processes that may be running in an agent's session, while its tracker finds out.
     pub(super) claimed: HashMap<String, Offered>,
     pub(super) early: Early,
+    pub(super) overflow: Arc<Overflow>,
     /// The trackers whose sessions were gone with the connection or the server, until they are bound again or have stored
     /// that they do not follow their sessions. What these report is not seen here, so that nothing counts as stored.
     pub(super) unseen: HashMap<String, Mailbox>,
@@ -240,11 +241,13 @@ impl State {
                     .candidates
                     .iter()
                     .flat_map(|(id, inboxes)| inboxes.iter().map(move |inbox| (id, inbox)));
+                self.early.miss(&entry);
                 let mut reached = HashSet::new();
                 for (id, inbox) in routed.chain(proposed) {
                     if reached.insert(Arc::as_ptr(inbox)) {
                         // What does not fit is counted in its position.
-                        let _ = inbox.push(Entry { turn_id: self.turn_of(id), ..entry.clone() });
+                        let _ =
+                            self.overflow.give(inbox, Entry { turn_id: self.turn_of(id), ..entry.clone() });
                     }
                 }
             }

@@ -61,3 +61,35 @@ async fn a_call_that_meets_a_tracker_that_ends_starts_another_one() {
         tokio::time::timeout(LIMIT, call).await.unwrap().unwrap();
     }
 }
+
+#[tokio::test]
+async fn sessions_that_are_not_used_any_more_leave_no_tracker() {
+    const SESSIONS: usize = 150;
+    let script = Script::new(|_| vec![Step::Say("alive".into())]);
+    let server = MockServer::builder().agent("mock", script).released_quirks(false).start().await;
+    let client = SandboxAgentClient::builder(server.url()).agent("mock").server(ServerKind::Shared);
+    let options = StoreOptions::default().ended_timeout(Duration::ZERO);
+    let store = Arc::new(MemoryStore::with_bounds(SESSIONS, 10));
+    let client = client.build().unwrap().with_store_options(store, options);
+    for n in 0..SESSIONS {
+        let session = client.new_session_as(format!("{n}"), NewSession::in_dir("/")).await.unwrap();
+        session.prompt("go").await.unwrap().outcome().await.unwrap();
+        match n % 3 {
+            0 => drop(session.release().await.unwrap()),
+            1 => assert!(session.agent_session().unwrap().terminate().await.unwrap().terminated),
+            // It is gone with the connection.
+            _ => {}
+        }
+    }
+    client.disconnect().await.unwrap();
+    let freed = async {
+        while !client.shared.all_tracked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, freed).await.expect("the trackers are freed");
+    let session = client.session("2");
+    assert!(!session.record().await.unwrap().caught_up, "this process does not follow it any more");
+    client.client().connect_with("mock").await.unwrap();
+    assert_eq!(session.prompt("go").await.unwrap().text().await.unwrap(), "alive");
+}

@@ -3,6 +3,11 @@
 //! Call [`run`] in a test of your store, with a function that opens an empty store. It prints the name of each check,
 //! and a failed check panics. [`checks`] returns the individual checks.
 //!
+//! A store may limit how many events of a session it holds. It may drop any event that is neither open nor the prompt of
+//! one of the latest three turns that may have run. The other events keep their indexes, and `last_index` does not
+//! change. The checks need room for 2,000 events of a session, but for
+//! `keeps_what_a_session_needs_to_continue`, which is for such stores.
+//!
 //! ```
 //! # #[tokio::main]
 //! # async fn main() {
@@ -72,6 +77,7 @@ checks! {
         closes_only_what_is_older_and_named,
         returns_events_page_by_page_in_both_orders,
         filters_events_by_kind,
+        keeps_what_a_session_needs_to_continue,
         works_after_a_call_was_dropped_anywhere,
     }
     ownership {

@@ -234,7 +234,7 @@ setters! { NewEvent:
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct StoredEvent {
-    /// The index in the session. Indexes start at 1 and have no gaps.
+    /// The index in the session. Indexes start at 1 and have no gaps, unless a store with a limit dropped events.
     pub index: u64,
     /// The idempotency key.
     #[serde(flatten)]
@@ -247,7 +247,7 @@ pub struct StoredEvent {
     pub kind: StoredEventKind,
     /// The content of the event. Its format depends on the kind.
     pub payload: Value,
-    /// The epoch of the owner that stored the event; 0 if it was stored by an earlier version or without a fence.
+    /// The epoch of the owner that stored the event. 0 if an earlier version stored it, or if there was no fence.
     #[serde(default)]
     pub epoch: u64,
     /// The id of the turn that the event belongs to.

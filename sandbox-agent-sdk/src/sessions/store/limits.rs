@@ -17,6 +17,9 @@ pub const MAX_PAGE: usize = 1000;
 /// servers.
 pub const MAX_DEPTH: usize = 256;
 
+/// The maximum number of earlier sessions of the agent in a record. The oldest ones are dropped.
+pub const MAX_EARLIER_AGENT_SESSIONS: usize = 100;
+
 /// The items of a page by default.
 pub(super) const DEFAULT_PAGE: usize = 100;
 /// What a value takes in memory besides its text.

@@ -10,9 +10,10 @@ use super::limits::check_key;
 use super::{
     Acquire, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence, NewEvent,
     OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
-    StoredEvent, StoredEventKind, StreamPosition, Suspend,
+    StoredEvent, StoredEventKind, StreamPosition, Suspend, TurnEnd, opens_request,
 };
 use crate::session::Timestamp;
+use crate::sessions::replay::PROMPTS;
 use crate::sessions::status::SessionStatus;
 
 #[cfg(test)]
@@ -25,7 +26,9 @@ const MAX_EVENTS: usize = 500;
 
 /// A store in memory. Its contents are lost when the program exits.
 ///
-/// Its size is limited. If a limit is exceeded, the oldest sessions, or the oldest events of a session, are dropped.
+/// Its size is limited. If a limit is exceeded, the oldest sessions, or the oldest events of a session, are dropped. What
+/// a session needs to continue is dropped last: its open turn and agent requests, and the latest prompts that may have
+/// run.
 #[derive(Debug)]
 pub struct MemoryStore {
     max_sessions: usize,
@@ -48,6 +51,8 @@ struct Stored {
     events: VecDeque<StoredEvent>,
     /// The indexes of open events.
     open: HashSet<u64>,
+    /// The indexes of the prompts that may have run.
+    prompts: VecDeque<u64>,
     /// The indexes of the events, and of some that were dropped: a writer may repeat these, too.
     indexes: HashMap<EventKey, u64>,
     /// The keys of the last events that were dropped.
@@ -60,6 +65,7 @@ impl Stored {
             record,
             events: VecDeque::new(),
             open: HashSet::new(),
+            prompts: VecDeque::new(),
             indexes: HashMap::new(),
             dropped: VecDeque::new(),
         };
@@ -71,7 +77,7 @@ impl Stored {
         stored
     }
 
-    /// Stores an event unless its key is stored, and drops the oldest of too many.
+    /// Stores an event unless its key is stored, and drops one of too many.
     fn push(&mut self, event: NewEvent, epoch: u64, max_events: usize) -> u64 {
         if let Some(index) = self.indexes.get(&event.key) {
             return *index;
@@ -80,18 +86,23 @@ impl Stored {
         let index = self.record.last_index;
         self.record.last_active_at = self.record.last_active_at.max(event.recorded_at);
         if let Some(closes) = event.closes() {
+            let never_ran =
+                event.kind == StoredEventKind::TurnEnded && !TurnEnd::from_payload(&event.payload).executed;
             for stored in self.events.iter().filter(|stored| closes.matches(stored)) {
                 self.open.remove(&stored.index);
+                if never_ran {
+                    self.prompts.retain(|prompt| *prompt != stored.index);
+                }
             }
         }
         if event.is_open() {
             self.open.insert(index);
         }
-        if self.events.len() == max_events
-            && let Some(oldest) = self.events.pop_front()
-        {
-            self.open.remove(&oldest.index);
-            self.dropped.push_back(oldest.key);
+        if event.kind == StoredEventKind::Prompt {
+            self.prompts.push_back(index);
+        }
+        if self.events.len() >= max_events {
+            self.drop_event();
         }
         if self.dropped.len() > max_events {
             let key = self.dropped.pop_front();
@@ -104,6 +115,20 @@ impl Stored {
 }
 
 impl Stored {
+    /// Drops the oldest event that the session does not need to continue. If it needs all of them, drops the oldest
+    /// agent request or response, or the oldest event.
+    fn drop_event(&mut self) {
+        let latest: Vec<u64> = self.prompts.iter().rev().take(PROMPTS).copied().collect();
+        let is_needed =
+            |event: &StoredEvent| self.open.contains(&event.index) || latest.contains(&event.index);
+        let unneeded = self.events.iter().position(|event| !is_needed(event));
+        let request = || self.events.iter().position(|event| opens_request(&event.kind));
+        let Some(dropped) = self.events.remove(unneeded.or_else(request).unwrap_or_default()) else { return };
+        self.open.remove(&dropped.index);
+        self.prompts.retain(|prompt| *prompt != dropped.index);
+        self.dropped.push_back(dropped.key);
+    }
+
     fn has_open_turn(&self) -> bool {
         let is_open = |event: &StoredEvent| self.open.contains(&event.index);
         self.events.iter().any(|event| event.kind == StoredEventKind::Prompt && is_open(event))

@@ -54,8 +54,8 @@ pub struct ScannedTo {
     pub owner: String,
     /// The endpoint of the server.
     pub endpoint: String,
-    /// All events up to this position are stored, for all sessions that the owner has caught up with. The transaction
-    /// that stores this value may store the last of these events.
+    /// All events up to this position are stored. This applies to all sessions that the owner has caught up with. The
+    /// transaction that stores this value may also store the last of these events.
     pub position: StreamPosition,
 }
 

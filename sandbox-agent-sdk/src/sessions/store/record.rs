@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::limits::{check_key, check_moment, check_number, check_value};
+use super::limits::{MAX_EARLIER_AGENT_SESSIONS, check_key, check_moment, check_number, check_value};
 use super::{Fence, NewEvent, StoreError, StreamPosition};
 use crate::TerminationInfo;
 use crate::session::Timestamp;
@@ -83,7 +83,7 @@ pub struct SessionDetails {
     /// Whether the agent advertises that it can resume or load sessions.
     #[serde(alias = "resumable")]
     pub supports_resume: bool,
-    /// The agent's earlier sessions, oldest first.
+    /// The agent's earlier sessions, oldest first; at most the latest [`MAX_EARLIER_AGENT_SESSIONS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_agent_sessions: Vec<AgentSession>,
     /// The parameters with which the session was created. MCP servers are not stored, because they may contain
@@ -213,7 +213,9 @@ impl SessionRecord {
         let earlier = std::mem::replace(&mut self.agent_session, session);
         // The same id is not an earlier one.
         let earlier = earlier.filter(|earlier| self.agent_session_id() != Some(&earlier.id));
-        self.details.earlier_agent_sessions.extend(earlier);
+        let known = &mut self.details.earlier_agent_sessions;
+        known.extend(earlier);
+        known.drain(..known.len().saturating_sub(MAX_EARLIER_AGENT_SESSIONS));
     }
 
     /// Whether every store can hold it.
@@ -291,7 +293,7 @@ fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionSt
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{AgentSession, SessionRecord, Timestamp};
+    use super::{AgentSession, MAX_EARLIER_AGENT_SESSIONS, SessionRecord, Timestamp};
     use crate::sessions::SessionStatus;
     use crate::sessions::store::{Fingerprint, StreamPosition};
 
@@ -310,6 +312,16 @@ mod tests {
         let resume = serde_json::to_value(record.resume_data()).unwrap();
         assert_eq!(resume, json!({"agentSessionId": "a", "incarnation": 4, "events": 0}));
         assert_eq!(value["resumeData"], resume);
+    }
+
+    #[test]
+    fn the_latest_of_many_earlier_agent_sessions_are_known() {
+        let mut record = SessionRecord::new("s", "mock", Timestamp::from_millis(1));
+        let session = |n: usize| Some(AgentSession { id: n.to_string(), incarnation: 1 });
+        (0..=MAX_EARLIER_AGENT_SESSIONS + 5).for_each(|n| record.bind(session(n)));
+        let earlier = &record.details.earlier_agent_sessions;
+        assert_eq!(earlier.len(), MAX_EARLIER_AGENT_SESSIONS);
+        assert_eq!((earlier[0].id.as_str(), earlier[99].id.as_str()), ("5", "104"));
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
     fn append(&self, append: Append) -> StoreFuture<'_, Appended>;
 
     /// Makes a process the owner. Increments the epoch, resets `caught_up`, and moves the position to the previous
-    /// owner's `scanned_to` if that owner had caught up. Returns the stored record, whose position is where to start
-    /// reading the server's stream.
+    /// owner's `scanned_to` if that owner had caught up. Returns the stored record. Start reading the server's
+    /// stream at its position.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if the session does not exist, [`StoreError::OwnershipLost`] if its epoch is not the

@@ -9,7 +9,7 @@ use super::RecordPatch;
 use crate::convert::text::printable;
 use crate::error::RpcError;
 use crate::sessions::status::StatusEvent;
-use crate::thread::{AgentResult, ResultRules, TurnFailure};
+use crate::thread::{ResultRules, TurnFailure};
 use crate::update::Missed;
 use crate::{Error, StopReason, TerminationInfo, TurnOutcome};
 
@@ -35,11 +35,16 @@ pub struct TurnEnd {
     /// Whether the agent may have executed the prompt.
     #[serde(default = "assumed")]
     pub executed: bool,
+    /// Whether nothing shows that the prompt was sent: the process that stored it has ended, the agent reported nothing,
+    /// and the turn did not react to a cancel. Then the prompt is not part of a transcript replay. An agent that works
+    /// without reports and ignores cancels may still execute it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unheard: bool,
     /// The agent's response, as received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
-    /// The updates that the turn's reader missed. Those that the server still had may still be stored, even after this
-    /// event.
+    /// The updates that the turn's reader missed. If the server still had them, they may be stored nevertheless, even
+    /// after this event.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "known_parts")]
     pub missing: Vec<Missed>,
 }
@@ -50,7 +55,7 @@ impl TurnEnd {
     pub fn of(outcome: &Result<TurnOutcome, Error>, rules: &ResultRules) -> Self {
         match outcome {
             Ok(outcome) => {
-                let result = AgentResult::from_stop_reason(outcome.stop_reason.as_str());
+                let result = outcome.to_result();
                 let entry = rules.classify_result(&result);
                 Self {
                     stop_reason: Some(outcome.stop_reason.clone()),
@@ -109,6 +114,7 @@ impl TurnEnd {
                 stop_reason: member("stopReason").and_then(Value::as_str).map(StopReason::from),
                 error: member("error").cloned().and_then(read_error),
                 executed: member("executed").and_then(Value::as_bool).unwrap_or(true),
+                unheard: member("unheard").and_then(Value::as_bool).unwrap_or_default(),
                 ..Self::default()
             }
         })
@@ -199,6 +205,34 @@ mod tests {
         let raw = json!({"stopReason": reason, "_meta": {"n": 1}});
         let stop_reason = StopReason::from(reason);
         Ok(TurnOutcome { stop_reason, missing: Vec::new(), raw, usage: Box::default(), budget: None })
+    }
+
+    /// The members of a result in a response decide, because a stop reason says less.
+    #[test]
+    fn the_members_of_a_result_decide_how_a_turn_ended() {
+        let table = [
+            (json!({"subtype": "success"}), Some("success"), false),
+            (json!({"subtype": "error_during_execution"}), Some("error_during_execution"), false),
+            (json!({"subtype": "error_max_turns"}), Some("error_max_turns"), true),
+            (json!({"subtype": "error_new", "is_error": true}), Some("error_new"), true),
+            (json!({"subtype": "error_new", "is_error": false}), Some("error_new"), false),
+            (json!({"is_error": true}), None, true),
+            (json!({"is_error": false}), Some("success"), false),
+            (json!({"subtype": 7, "is_error": "no"}), Some("success"), false),
+            (
+                json!({"stopReason": "cancelled", "subtype": "error_new", "is_error": true}),
+                Some("cancelled"),
+                false,
+            ),
+        ];
+        for (mut raw, subtype, is_terminal) in table {
+            if raw.get("stopReason").is_none() {
+                raw["stopReason"] = "end_turn".into();
+            }
+            let end = TurnEnd::of(&Ok(TurnOutcome::read(raw.clone(), Vec::new())), &ResultRules::default());
+            assert_eq!(end.result_subtype.as_deref(), subtype, "{raw}");
+            assert_eq!(end.is_terminal_error, is_terminal, "{raw}");
+        }
     }
 
     fn refused(data: Option<Value>) -> Error {

@@ -9,11 +9,10 @@ use super::reopen::Restoring;
 use super::{Owned, Tracker};
 use crate::connection::Capabilities;
 use crate::event::Restored;
-use crate::sessions::shared::UsedBy;
 use crate::sessions::store::{Acquire, SessionRecord, StoreError};
 use crate::sessions::unique::unique_bytes;
 use crate::sessions::{ResumeSupport, SessionStatus, StatusEvent, UserAction};
-use crate::{Error, Event, NewSession, SandboxAgentClient, ServerKind};
+use crate::{Error, Event, NewSession, ServerKind};
 
 /// How long to wait before a session is acquired again that another process has acquired at the same time, at first.
 const RIVAL_WAIT: Duration = Duration::from_millis(5);
@@ -161,25 +160,17 @@ impl Tracker {
         caught_up.is_there &= is_here && before.owner.is_none() && before.details.termination_info.is_none();
         let (moment, was_remote) = (caught_up.restarted.unwrap_or(moment), caught_up.is_remote);
         let restoring = Restoring { record: &record, wish, support, ways, moment, endpoint: &endpoint };
-        let restored = self.restore(&client, &restoring, caught_up).await?;
-        // A process that released the session ends its endpoint itself.
-        let is_left = was_remote && before.owner.is_some();
-        if is_left && self.owned.as_ref().is_some_and(|owned| !owned.is_remote()) {
-            self.end_left_endpoint(&client, &record).await;
+        let restored = self.restore(&client, &restoring, caught_up).await;
+        let is_final = matches!(&restored, Err(Error::NotAllowed { status, .. }) if status.is_terminal());
+        let has_moved = restored.is_ok() && self.owned.as_ref().is_some_and(|owned| !owned.is_remote());
+        let left = before.endpoint.as_ref().filter(|_| was_remote && before.owner.is_some());
+        if let Some(left) = left.filter(|_| is_final || has_moved) {
+            self.shared.end_left_endpoint(&client, &self.id, left).await;
         }
+        let restored = restored?;
         tracing::debug!(session = self.id, by = %restored.by, "session restored");
         self.shared.hub.publish(&Event::Restored { session_id: self.id.clone(), restored: restored.clone() });
         Ok(restored)
-    }
-
-    /// Ends the endpoint of a released server that the session was on before, if no other stored session is on it.
-    async fn end_left_endpoint(&self, client: &SandboxAgentClient, before: &SessionRecord) {
-        let left = before.endpoint.as_deref().and_then(|left| Some((left, self.shared.path_of(left)?)));
-        let Some((left, path)) = left else { return };
-        // If the store does not say, the next owner of a session on it ends it.
-        if matches!(self.shared.is_in_use(left, UsedBy::SessionsBut(&self.id)).await, Ok(false)) {
-            client.end_endpoint(path).await;
-        }
     }
 
     /// Whether the status allows it. Returns what a suspended session is resumed by.

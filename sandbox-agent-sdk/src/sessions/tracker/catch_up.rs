@@ -2,15 +2,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
-use super::{OpenTurn, Tracker};
+use super::{ForeignLink, ForeignTurn, OpenTurn, Tracker, Unconfirmed};
 use crate::client::SessionClaim;
 use crate::sessions::calls::FIRST_WAIT;
 use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
-use crate::sessions::feed::Moment;
+use crate::sessions::feed::{Moment, Offers};
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
@@ -36,8 +37,8 @@ pub(super) struct CaughtUp {
     pub(super) is_other: bool,
     /// When it was found that the server has restarted, if it has.
     pub(super) restarted: Option<Moment>,
-    /// The turn that is still running, and whether the agent has reported anything of it.
-    pub(super) running: Option<(OpenTurn, bool)>,
+    /// The turn that is still running, as far as is known.
+    pub(super) running: Option<Running>,
     /// The ids of agent requests that the agent waits for and that are not answered.
     pub(super) requests: Vec<String>,
     /// Those of them that are offered again: this connection did not receive them, or received them before the claim.
@@ -51,6 +52,32 @@ pub(super) struct CaughtUp {
     pub(super) is_remote: bool,
 }
 
+/// A turn of another process whose response was not found.
+pub(super) struct Running {
+    pub(super) turn: OpenTurn,
+    /// Whether the agent has reported anything of it that no loss follows.
+    pub(super) is_heard: bool,
+    /// Whether its response is certainly not among lost events.
+    pub(super) is_confirmed: bool,
+    /// How many of its agent requests wait for a decision.
+    pub(super) undecided: usize,
+}
+
+impl Running {
+    /// The turn as it is followed from now on.
+    pub(super) fn followed(
+        self,
+        prompts: Vec<String>,
+        link: ForeignLink,
+        offers: Offers,
+        silence: Duration,
+    ) -> ForeignTurn {
+        let Self { turn, is_heard, is_confirmed, undecided } = self;
+        let unconfirmed = (!is_confirmed).then(|| Unconfirmed::new(silence, undecided));
+        ForeignTurn { turn, prompts, is_heard, unconfirmed, link, _offers: offers }
+    }
+}
+
 /// Where the stream of a session's position is.
 #[derive(Debug, PartialEq)]
 enum Source {
@@ -62,16 +89,6 @@ enum Source {
     Gone,
     /// It is on another server, or its agent is known to have ended.
     Unreadable,
-}
-
-/// What the store has last of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Latest {
-    /// Something that shows that the turn ran.
-    Report,
-    /// A gap, which may hold the end of the turn.
-    Gap,
-    Unknown,
 }
 
 impl Source {
@@ -177,12 +194,10 @@ impl Tracker {
         };
         self.set_incarnation(incarnation);
         let is_ambiguous = self.is_restoring().await?;
-        let latest = match &newest {
-            Some(turn_id) => self.latest_of(turn_id).await?,
-            None => Latest::Unknown,
+        let was_heard = match &newest {
+            Some(turn_id) => self.was_heard(turn_id).await?,
+            None => false,
         };
-        // The response to the prompt may be among what is missing, unless the turn has reported something since.
-        scan.has_gaps |= latest == Latest::Gap && !scan.entries.iter().any(Entry::is_of_a_turn);
         let has_ended = before.details.termination_info.is_some() && is_present;
         // On the same server everything up to the position is stored, also if nothing follows it.
         let stored_to = scan.is_proven.then_some(position.offset);
@@ -193,13 +208,10 @@ impl Tracker {
             (&open, newest.as_deref(), claimed_at),
             position,
             (incarnation, own_turn.as_deref()),
-            (is_ambiguous, was_seen, has_ended),
+            (is_ambiguous, was_seen, was_heard, has_ended),
             &shared.options.result_rules,
         );
         (caught_up.restarted, caught_up.claim) = (restarted, claim);
-        if let Some((_, is_heard)) = &mut caught_up.running {
-            *is_heard |= latest == Latest::Report;
-        }
         Self::settle_requests(&open, &mut caught_up, incarnation);
         let scanned_to = caught_up.end.map(|end| end.offset).max(stored_to);
         if let (Some(owned), Some(to), true) = (&mut self.owned, scanned_to, is_present) {
@@ -280,18 +292,26 @@ impl Tracker {
         Ok(newest.and_then(|prompt| prompt.turn_id))
     }
 
-    /// What the store has last of the session's newest turn.
-    async fn latest_of(&self, turn_id: &str) -> Result<Latest, Error> {
+    /// Whether a gap is stored of the newest turn, and nothing behind it proves that the turn still ran.
+    async fn may_miss_response(&self) -> Result<bool, Error> {
+        let proofs = [StoredEventKind::Prompt, StoredEventKind::Permission, StoredEventKind::Question];
+        let [prompt, permission, question] = proofs;
+        let kinds = [prompt, permission, question, StoredEventKind::Gap];
+        let newest = self.shared.newest(&self.id, kinds).await?;
+        Ok(newest.is_some_and(|event| event.kind == StoredEventKind::Gap))
+    }
+
+    /// Whether the store has something of the newest turn that shows that it ran, and that no gap follows.
+    async fn was_heard(&self, turn_id: &str) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
         let kinds = kinds.into_iter().chain([StoredEventKind::Question, StoredEventKind::Gap]);
         let query = EventQuery::of(&self.id).newest_first().kinds(kinds);
-        let latest = self.shared.find_event(query, |event| match event.kind {
-            _ if event.turn_id.as_deref() != Some(turn_id) => Some(Latest::Unknown),
-            StoredEventKind::Prompt => Some(Latest::Unknown),
-            StoredEventKind::Gap => Some(Latest::Gap),
-            _ => is_of_a_turn(&event.kind, &event.payload).then_some(Latest::Report),
+        let heard = self.shared.find_event(query, |event| match event.kind {
+            _ if event.turn_id.as_deref() != Some(turn_id) => Some(false),
+            StoredEventKind::Prompt | StoredEventKind::Gap => Some(false),
+            _ => is_of_a_turn(&event.kind, &event.payload).then_some(true),
         });
-        Ok(latest.await?.unwrap_or(Latest::Unknown))
+        Ok(heard.await?.unwrap_or_default())
     }
 
     async fn scan(
@@ -316,7 +336,8 @@ impl Tracker {
         let responses = ids.map(|id| text_of_rpc_id(id)).collect();
         let agent_session = agent_session.to_owned();
         let is_echoing = client.capabilities().is_some_and(|can| can.server == ServerKind::Shared);
-        let wanted = Wanted { agent_session, behind, from, begun, responses, is_echoing };
+        let may_miss_response = !open.turns.is_empty() && self.may_miss_response().await?;
+        let wanted = Wanted { agent_session, behind, from, begun, responses, may_miss_response, is_echoing };
         let deadline = self.shared.deadline();
         let mut wait = FIRST_WAIT;
         loop {
@@ -388,53 +409,49 @@ impl Tracker {
         Ok(ids)
     }
 
-    /// Sends stored answers again, and closes requests that the agent does not wait for any more, whether they were
-    /// stored before or are among what was read. What is left is offered again.
+    /// Settles the agent requests that were stored before and those that were read. While a turn runs, its stored answers
+    /// are sent again, and what is undecided is offered again: nothing is closed before the agent ends the turn, because
+    /// this process may be killed before the agent has a response. Without a turn, all requests are closed.
     fn settle_requests(open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
-        let is_running = caught_up.running.is_some();
-        let mut closed = Vec::new();
-        let mut close = |rpc_id: &str, turn: Option<&str>, reason: &str| {
-            let entry = Entry::request_closed(Some(rpc_id.to_owned()), reason);
-            closed.push(entry.into_event(incarnation, turn));
+        let Some(running) = &mut caught_up.running else {
+            let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
+            let read = read.map(|event| (event.rpc_id.clone(), event.turn_id.clone(), "expired"));
+            let stored = open.requests.iter().map(|stored| {
+                let reason = if stored.answer.is_some() { "delivered" } else { "expired" };
+                (stored.request.rpc_id.clone(), stored.request.turn_id.clone(), reason)
+            });
+            let requests = stored.chain(read).filter(|(rpc_id, ..)| rpc_id.is_some());
+            let closed: Vec<_> = requests
+                .map(|(rpc_id, turn, reason)| {
+                    Entry::request_closed(rpc_id, reason).into_event(incarnation, turn.as_deref())
+                })
+                .collect();
+            caught_up.events.extend(closed);
+            caught_up.requests.clear();
+            caught_up.offers.clear();
+            return;
         };
         for stored in &open.requests {
-            let Some(rpc_id) = &stored.request.rpc_id else { continue };
-            let id = text_of_rpc_id(rpc_id);
-            let is_asked = is_running && caught_up.requests.contains(&id);
-            let reason = match &stored.answer {
-                None if is_asked && stored.request.kind == StoredEventKind::AgentRequest => {
-                    // It may have been executed, and is never executed again.
-                    caught_up.requests.retain(|asked| *asked != id);
-                    caught_up.reader.iter_mut().for_each(|reader| reader.cancel_request(&id));
-                    "interrupted"
-                }
-                Some(answer) if is_asked => {
-                    caught_up.requests.retain(|asked| *asked != id);
-                    // The agent takes the first answer, if it got one before.
-                    if let Some(reader) = &mut caught_up.reader {
-                        match answer.payload.get("result") {
-                            Some(result) => _ = reader.respond(&id, result),
-                            None => reader.cancel_request(&id),
-                        }
-                    }
-                    "delivered"
-                }
-                None if is_asked => continue,
-                Some(_) => "delivered",
-                None => "expired",
+            let Some(id) = stored.request.rpc_id.as_deref().map(text_of_rpc_id) else { continue };
+            let is_decided = stored.answer.is_some() || stored.request.kind == StoredEventKind::AgentRequest;
+            let Some(n) = caught_up.requests.iter().position(|asked| *asked == id && is_decided) else {
+                continue;
             };
-            close(rpc_id, stored.request.turn_id.as_deref(), reason);
-        }
-        caught_up.offers.retain(|offered| is_running && caught_up.requests.contains(offered));
-        if !is_running {
-            caught_up.requests.clear();
-            for event in caught_up.events.iter().filter(|event| opens_request(&event.kind)) {
-                if let Some(rpc_id) = &event.rpc_id {
-                    close(rpc_id, event.turn_id.as_deref(), "expired");
-                }
+            caught_up.requests.remove(n);
+            let Some(reader) = &mut caught_up.reader else { continue };
+            match stored.answer.as_ref().and_then(|answer| answer.payload.get("result")) {
+                // The agent takes the first answer, if it got one before.
+                Some(result) => _ = reader.respond(&id, result),
+                // One without an answer may have been executed, and is never executed again.
+                None => reader.cancel_request(&id),
             }
         }
-        caught_up.events.extend(closed);
+        let requests = &caught_up.requests;
+        caught_up.offers.retain(|offered| requests.contains(offered));
+        let stored = open.requests.iter().filter_map(|stored| stored.request.rpc_id.as_deref());
+        let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
+        let decidable = stored.chain(read.filter_map(|event| event.rpc_id.as_deref())).map(text_of_rpc_id);
+        running.undecided = decidable.filter(|id| requests.contains(id)).count();
     }
 
     pub(super) async fn store_read(&mut self, caught_up: &mut CaughtUp) -> Result<(), Error> {

@@ -2,15 +2,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::OpenTurn;
 use crate::client::SessionClaim;
+use crate::client::deadline::deadline_after;
+use crate::sessions::entry::Entry;
 use crate::sessions::feed::{Moment, Offers};
 use crate::sessions::remote::RemoteTurn;
-use crate::sessions::store::{Fence, SessionRecord};
+use crate::sessions::store::{Fence, SessionRecord, StoredEventKind};
 use crate::stream::StreamReader;
 
 /// A session that this process owns.
@@ -40,6 +43,19 @@ pub(super) struct Owned {
     pub(super) described: Described,
     /// When the end of the agent was stored, if nothing was restored since.
     pub(super) ended_at: Option<Instant>,
+    /// Since when the agent does not have the session any more, for whatever reason, and no turn of it runs.
+    pub(super) gone_since: Option<Instant>,
+    pub(super) unfollowing: Unfollowing,
+}
+
+/// Whether the record says that this process does not follow the session any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfollowing {
+    /// It does not, and need not.
+    No,
+    /// It does not, because the store failed.
+    Pending,
+    Stored,
 }
 
 /// A turn whose response arrived without proof that all updates before it had arrived. Updates that precede its response
@@ -65,11 +81,38 @@ pub(super) struct ForeignTurn {
     pub(super) prompts: Vec<String>,
     /// Whether the agent has reported anything since its prompt.
     pub(super) is_heard: bool,
-    /// Since when the response to its prompt may have been missed, and nothing was heard of it.
-    pub(super) unconfirmed_since: Option<Instant>,
+    /// Whether the response to its prompt may have been missed.
+    pub(super) unconfirmed: Option<Unconfirmed>,
     pub(super) link: ForeignLink,
     /// Its agent requests, which are offered to the application until it ends.
     pub(super) _offers: Offers,
+}
+
+/// A turn whose response may have been missed. It ends when nothing was heard of it for some time: first it is cancelled,
+/// because it may run, and then it is given up.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    /// When its time is up.
+    pub(super) until: Instant,
+    pub(super) is_cancelled: bool,
+    /// How many of its agent requests wait for a decision. The agent waits for it, too.
+    pub(super) undecided: usize,
+}
+
+impl Unconfirmed {
+    pub(super) fn new(silence: Duration, undecided: usize) -> Self {
+        Self { until: deadline_after(silence), is_cancelled: false, undecided }
+    }
+
+    /// Something was heard of the turn. It may be late, and the response missed nevertheless.
+    pub(super) fn hear(&mut self, silence: Duration) {
+        *self = Self::new(silence, self.undecided);
+    }
+
+    /// When something is to be done about it.
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        (self.undecided == 0).then_some(self.until)
+    }
 }
 
 /// How a turn of another program is followed.
@@ -86,6 +129,29 @@ pub(super) enum ForeignLink {
 }
 
 impl ForeignTurn {
+    /// Takes in what an entry of the session says about the turn.
+    pub(super) fn hear(&mut self, entry: &Entry, silence: Duration) {
+        match (&entry.kind, &mut self.unconfirmed) {
+            _ if entry.is_loss() => {
+                let undecided = self.unconfirmed.as_ref().map_or(0, |unconfirmed| unconfirmed.undecided);
+                (self.is_heard, self.unconfirmed) = (false, Some(Unconfirmed::new(silence, undecided)));
+            }
+            // An agent asks nothing behind its response.
+            (StoredEventKind::Permission | StoredEventKind::Question, _) => {
+                (self.is_heard, self.unconfirmed) = (true, None);
+            }
+            (StoredEventKind::Answered, Some(unconfirmed)) => {
+                unconfirmed.undecided = unconfirmed.undecided.saturating_sub(1);
+                unconfirmed.hear(silence);
+            }
+            _ if entry.is_of_a_turn() => {
+                self.is_heard = true;
+                self.unconfirmed.iter_mut().for_each(|unconfirmed| unconfirmed.hear(silence));
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn remote(&self) -> Option<&RemoteTurn> {
         match &self.link {
             ForeignLink::Remote(remote) => Some(remote),
@@ -112,6 +178,8 @@ impl Owned {
             replay: if record.details.replay_pending { Replay::Pending } else { Replay::Done },
             described: Described::default(),
             ended_at: None,
+            gone_since: None,
+            unfollowing: Unfollowing::No,
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::acquire::{Ways, Wish};
 use super::catch_up::CaughtUp;
-use super::{ForeignLink, ForeignTurn, Replay, Tracker};
+use super::{ForeignLink, Replay, Tracker};
 use crate::client::opening::Others;
 use crate::event::{Restored, RestoredBy};
 use crate::sessions::compare::Unknown;
@@ -192,17 +192,17 @@ impl Tracker {
         mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
         let Restoring { record, support, ways, moment, endpoint, .. } = *restoring;
+        let silence = self.shared.options.unconfirmed_timeout;
         if restoring.is_moved() {
             self.move_to(endpoint, record, moment).await?;
         }
         let agent_session = reopened.session.id().to_owned();
-        if let (Some((turn, is_heard)), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
+        if let (Some(running), Some(owned)) = (caught_up.running.take(), &mut self.owned) {
             let claim = caught_up.claim.take().unwrap_or_else(|| client.claim_requests(&agent_session));
             let link = ForeignLink::Here { _claim: claim, _reader: None };
             let prompts = std::mem::take(&mut caught_up.prompts);
             let offers = self.shared.feed.offers(&self.inbox);
-            owned.foreign =
-                Some(ForeignTurn { turn, prompts, is_heard, unconfirmed_since: None, link, _offers: offers });
+            owned.foreign = Some(running.followed(prompts, link, offers, silence));
         }
         // What the agent replayed lies before this position.
         let reached = self.shared.feed.position();
@@ -318,7 +318,7 @@ impl Tracker {
         mut caught_up: CaughtUp,
     ) -> Result<Restored, Error> {
         let restored = Restored { by: RestoredBy::Attach, unknown_prompts: None, unknown_answers: None };
-        let (Some(session), Some((turn, is_heard)), Some(reader), Some(owned)) =
+        let (Some(session), Some(running), Some(reader), Some(owned)) =
             (&record.agent_session, caught_up.running.take(), caught_up.reader.take(), &mut self.owned)
         else {
             return Err(Error::NotConnected);
@@ -335,7 +335,7 @@ impl Tracker {
         let followed = Followed {
             id: self.id.clone(),
             agent_session: session.id.clone(),
-            turn: turn.turn_id.clone(),
+            turn: running.turn.turn_id.clone(),
             prompts: caught_up.prompts.clone(),
             requests: caught_up.requests,
             inbox: Arc::clone(&self.inbox),
@@ -344,9 +344,8 @@ impl Tracker {
         let link = ForeignLink::Remote(RemoteTurn::follow(client, &self.shared, followed));
         let offers = self.shared.feed.offers(&self.inbox);
         owned.is_followed = true;
-        let prompts = caught_up.prompts;
-        owned.foreign =
-            Some(ForeignTurn { turn, prompts, is_heard, unconfirmed_since: None, link, _offers: offers });
+        let silence = self.shared.options.unconfirmed_timeout;
+        owned.foreign = Some(running.followed(caught_up.prompts, link, offers, silence));
         self.is_active_now();
         self.show();
         Ok(restored)

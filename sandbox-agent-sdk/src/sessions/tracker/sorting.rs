@@ -1,6 +1,6 @@
 //! Sorting the entries that were read from a stream.                                                             (pure)
 
-use super::catch_up::CaughtUp;
+use super::catch_up::{CaughtUp, Running};
 use super::{OpenTurn, TurnEnd, ended_by, interrupted};
 use crate::sessions::entry::{Entry, text_of_rpc_id};
 use crate::sessions::scan::Scan;
@@ -13,15 +13,16 @@ pub(super) fn sort(
     (open, newest, claimed_at): (&OpenEvents, Option<&str>, u64),
     position: StreamPosition,
     (incarnation, own_turn): (u64, Option<&str>),
-    (is_ambiguous, was_seen, had_ended): (bool, bool, bool),
+    (is_ambiguous, was_seen, was_heard, had_ended): (bool, bool, bool, bool),
     rules: &ResultRules,
 ) -> CaughtUp {
-    let Scan { is_proven, is_other, entries, responses, has_gaps, end, requests, reader, .. } = scan;
+    let Scan { is_proven, is_other, entries, responses, may_miss_response, end, requests, reader, .. } = scan;
     let is_same = !is_other;
     let entries = if is_same { entries } else { Vec::new() };
     let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
     let is_reported = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
-    let is_heard = entries.iter().any(Entry::is_of_a_turn);
+    let is_heard = entries.iter().rev().take_while(|entry| !entry.is_loss()).any(Entry::is_of_a_turn);
+    let has_losses = entries.iter().any(Entry::is_loss);
     // The turn whose reports these are.
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let turn = turns.clone().next_back().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
@@ -58,13 +59,15 @@ pub(super) fn sort(
     events.extend(end_event(&turn_id, end_of_turn, incarnation));
     let running = match (turn, response) {
         (None, _) | (_, Some(_)) => None,
-        (Some(turn), None) if is_same && !has_gaps && !has_ended => {
-            let open = OpenTurn {
+        (Some(turn), None) if is_same && !has_ended => {
+            let turn = OpenTurn {
                 turn_id: turn_id.clone().unwrap_or_default(),
                 prompt: turn.prompt.payload["prompt"].clone(),
                 since: turn.prompt.recorded_at,
             };
-            Some((open, is_heard))
+            // What was reported before a loss does not show that the turn runs behind it.
+            let is_heard = is_heard || was_heard && !has_losses;
+            Some(Running { turn, is_heard, is_confirmed: !may_miss_response, undecided: 0 })
         }
         (Some(_), None) => {
             events.extend(end_event(&turn_id, Some(interrupted()), incarnation));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Begun, Command, ForeignTurn, Replay, Tracker, Wish, ended_by, interrupted};
+use super::{Begun, Command, ForeignTurn, Owned, Replay, Tracker, Wish, ended_by, interrupted};
 use crate::client::WeakClient;
 use crate::sessions::UserAction;
 use crate::sessions::entry::rpc_id_of;
@@ -18,7 +18,7 @@ use crate::sessions::failures::is_lost_unsent;
 use crate::sessions::options::Durability;
 use crate::sessions::scan::Response;
 use crate::sessions::shared::Shared;
-use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind};
+use crate::sessions::store::{Append, Fence, NewEvent, RecordPatch, StoreError, StoredEventKind, TurnEnd};
 use crate::sessions::unique::unique_id;
 use crate::stream::{PromptLayer, Resend, StreamPosition as Position};
 use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
@@ -157,8 +157,14 @@ impl Tracker {
         })
     }
 
-    /// Restores the session for a prompt that did not run.
-    async fn resend(&mut self, turn: &str, prompt: Prompt, wish: &Wish) -> Result<(Resend, Attempt), Error> {
+    /// Restores the session for a prompt that did not run. Fails if the prompt is stored and another process has ended its
+    /// turn, or runs a turn of its own: that process stores what becomes of both.
+    async fn resend(
+        &mut self,
+        (turn, is_stored): (&str, bool),
+        prompt: Prompt,
+        wish: &Wish,
+    ) -> Result<(Resend, Attempt), Error> {
         if let Some(owned) = &mut self.owned {
             owned.is_live = false;
             if owned.replay != Replay::Done {
@@ -166,6 +172,10 @@ impl Tracker {
             }
         }
         self.acquire(wish).await?;
+        let is_ended = |owned: &Owned| is_stored && owned.turn.as_deref() != Some(turn);
+        if self.owned.as_ref().is_some_and(|owned| is_ended(owned) || owned.foreign.is_some()) {
+            return Err(Error::TurnInProgress { session_id: self.id.clone() });
+        }
         // It is stored already, and is not part of the history.
         let prompt = self.with_history(&prompt, Some(turn)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
@@ -212,12 +222,14 @@ impl Tracker {
         }
     }
 
-    /// Gives up a turn of another program that did not stop and of which the agent reported nothing: it was never sent.
+    /// Gives up a turn of another program that did not stop and of which the agent reported nothing. It was probably never
+    /// sent, unless a gap may hold its reports and its response.
     pub(in crate::sessions) async fn interrupt(&mut self, turn: String) -> Result<bool, Error> {
         let Some(owned) = &mut self.owned else { return Ok(false) };
         let is_unheard = |foreign: &ForeignTurn| foreign.turn.turn_id == turn && !foreign.is_heard;
-        if owned.foreign.as_ref().is_some_and(is_unheard) {
-            self.foreign_turn_ended(None).await;
+        if let Some(foreign) = owned.foreign.take_if(|foreign| is_unheard(foreign)) {
+            let end = TurnEnd { unheard: foreign.unconfirmed.is_none(), ..interrupted() };
+            self.end_turn(&turn, &end, RecordPatch::default(), None).await;
             return Ok(true);
         }
         Ok(owned.foreign.is_none())
@@ -293,11 +305,12 @@ impl PromptLayer for WriteAhead {
         let _ = self.entered.take().map(|entered| entered.send(()));
         let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
         let (turn, prompt) = (self.turn_id.clone(), self.prompt.clone());
+        let is_stored = self.is_stored.load(Ordering::Acquire);
         let (wish, attempt) = (self.wish.clone(), Arc::clone(&self.attempt));
         Box::pin(async move {
             let client = client.upgrade().ok()?;
-            let asked = shared.ask(&client, &session, |tracker: &mut Tracker| {
-                Box::pin(async move { tracker.resend(&turn, prompt, &wish).await })
+            let asked = shared.ask(&client, &session, move |tracker: &mut Tracker| {
+                Box::pin(async move { tracker.resend((&turn, is_stored), prompt, &wish).await })
             });
             match asked.await {
                 Ok((resend, current)) => {

@@ -82,19 +82,17 @@ impl Tracker {
     /// Takes in what entries say about the state of the session.
     fn notice(&mut self, entries: &mut Vec<Entry>) {
         let Some(owned) = &mut self.owned else { return };
+        let silence = self.shared.options.unconfirmed_timeout;
         for entry in entries.iter() {
-            if matches!(entry.kind, StoredEventKind::Gap | StoredEventKind::Lost) {
+            if entry.is_loss() {
                 // The response that is waited for may be among what is missing.
                 owned.trailing.clear();
-                if let Some(foreign) = &mut owned.foreign {
-                    (foreign.is_heard, foreign.unconfirmed_since) = (false, Some(Instant::now()));
-                }
+            }
+            if let Some(foreign) = &mut owned.foreign {
+                foreign.hear(entry, silence);
             }
             if let (StoredEventKind::Update, Replay::Sent { is_heard }) = (&entry.kind, &mut owned.replay) {
                 *is_heard = true;
-            }
-            if let Some(foreign) = owned.foreign.as_mut().filter(|_| entry.is_of_a_turn()) {
-                (foreign.is_heard, foreign.unconfirmed_since) = (true, None);
             }
         }
         if let Some(ended) = entries.iter().rev().find(|entry| entry.kind == StoredEventKind::Ended) {
@@ -369,6 +367,8 @@ impl Tracker {
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, None));
         self.shared.append(append).await?;
+        // Its mark is stored.
+        self.lost = 0;
         let is_done = |record: &SessionRecord| record.owner.is_none() && record.epoch > fence.epoch;
         let releasing = self.shared.store.release(&self.id, fence);
         let released = self.shared.confirmed(&self.id, releasing, is_done).await?;

@@ -1,5 +1,7 @@
 //! Files that are confined to directories.
 
+#[cfg(target_os = "linux")]
+mod acl;
 mod denied;
 mod draft;
 mod read;
@@ -33,9 +35,9 @@ const AT_ONCE: usize = 16;
 /// The files below some directories of this machine.
 ///
 /// The directories are opened once, and every path is resolved beneath them. A path that leaves them fails with
-/// [`FileError::Outside`]: by `..`, by a link that is absolute or leads outside, or as an absolute path of another
-/// directory. This holds even if a directory is replaced by a link at the same time. Directories, devices and pipes
-/// fail with [`FileError::NotAFile`]; opening them never blocks.
+/// [`FileError::Outside`], whether it leaves by `..`, by a link that is absolute or leads outside, or as the absolute
+/// path of another directory. This holds even if a directory is replaced by a link at the same time. Directories,
+/// devices and pipes fail with [`FileError::NotAFile`]; opening them never blocks.
 ///
 /// A write is atomic: a new file replaces the old one and gets its permissions and its owner, without the setuid,
 /// setgid and sticky bits. A failed write leaves the old file unchanged and leaves no temporary file, with one
@@ -67,7 +69,7 @@ pub struct ConfinedFiles {
 
 impl ConfinedFiles {
     /// The names of files and directories that are protected by default. They match at any depth and in any
-    /// letter case. A name that starts with `*` stands for every name with that end.
+    /// letter case. A name that starts with `*` matches every name that ends with the rest.
     pub const DENIED: &'static [&'static str] = denied::DEFAULT;
 
     /// Opens the directories.
@@ -100,7 +102,7 @@ impl ConfinedFiles {
     }
 
     /// Protects files and directories with these names too. They match at any depth and in any letter case. A name that
-    /// starts with `*` stands for every name with that end.
+    /// starts with `*` matches every name that ends with the rest.
     #[must_use]
     pub fn deny_writes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Arc::make_mut(&mut self.denied).add(names);

@@ -164,7 +164,8 @@ impl TerminalOptions {
 
     /// Sets how many bytes all terminals of a connection may buffer together. Default 64 MiB.
     ///
-    /// A running terminal counts its output limit; a finished one counts its buffered output. Commands beyond the limit are not started: [`TerminalError::OutputBudget`].
+    /// A running terminal counts its output limit; a finished one counts its buffered output. A command that exceeds
+    /// the limit is not started and fails with [`TerminalError::OutputBudget`].
     pub fn total_output_limit(mut self, bytes: usize) -> Self {
         self.total_output_limit = bytes;
         self

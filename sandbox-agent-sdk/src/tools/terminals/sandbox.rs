@@ -197,9 +197,9 @@ impl Sandbox {
     /// Lets commands read a file or directory that is hidden by default. An example is a toolchain in a home
     /// directory.
     ///
-    /// A path that leads through links shows what it leads to now. If it leads elsewhere when a command starts, it is not
-    /// visible. In a writable root only a path that exists now is made visible (and read-only); the others are part of
-    /// the root.
+    /// This method resolves the links in the path. If the path leads elsewhere when a command starts, it is not visible.
+    /// A path in a writable root becomes read-only if it exists when this method is called. Otherwise it stays a
+    /// writable part of the root.
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
         self.visible.extend(Visible::new(&path.into()));
         self
@@ -207,13 +207,13 @@ impl Sandbox {
 
     /// Hides a file or a directory, also below a root or a path of [`read`](Self::read).
     ///
-    /// A directory is replaced by an empty one, and a file cannot be opened. Of two paths the inner one counts: a root or
-    /// a path of `read` below a hidden directory is visible. Commands cannot move it, nor the directories between it and
-    /// its root; moving other files into or out of these directories copies them.
+    /// A hidden directory appears empty, and a hidden file cannot be opened. Of two paths the inner one counts: a root
+    /// or a path of `read` below a hidden directory is visible. Commands can move neither what is hidden nor the
+    /// directories between it and its root. Moving other files into or out of these directories copies them.
     ///
     /// Copies and hard links of a file are not hidden. If another program replaces the file or directory itself while a
-    /// command runs, as many editors do, that command can open the new one; later commands cannot. **Hide the directory of
-    /// such a file**: what is replaced in a hidden directory stays hidden.
+    /// command runs, as many editors do, that command can open the new one; later commands cannot. **Hide the directory
+    /// that contains such a file**: a file that is replaced in a hidden directory stays hidden.
     ///
     /// # Errors
     /// [`SandboxError::Hide`] if the path does not exist.

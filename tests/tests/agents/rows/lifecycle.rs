@@ -80,6 +80,50 @@ pub(super) async fn a_session_is_loaded_with_its_history(cell: Cell) -> Seen {
     Seen::note(if same { "by the same process" } else { "by another process" })
 }
 
+/// The error code of a call that the agent refuses.
+fn code(error: &Error) -> i64 {
+    error.rpc_error().unwrap_or_else(|| panic!("{}", chain(error))).code
+}
+
+pub(super) async fn an_unknown_session_is_not_loaded(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    // A real id with another last character: its form is right.
+    let mut id = connected.session(bench.new_session()).await.id().to_owned();
+    let last = id.pop().expect("an id");
+    id.push(if last == '0' { '1' } else { '0' });
+    match in_time("loading", connected.client.load_session(&id, bench.open_session())).await {
+        Err(error) => Seen::note(format!("fails with {}", code(&error))),
+        Ok(loaded) => {
+            assert_eq!(cell.agent, RealAgent::Qwen);
+            assert!(loaded.history().is_empty(), "{:?}", loaded.history());
+            assert_eq!(ask(&loaded, "hello").await.ended().text(), "echo: hello");
+            Seen::cannot("opens an empty session")
+        }
+    }
+}
+
+pub(super) async fn a_session_without_a_prompt_is_loaded_by_another_process(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let connected = bench.client().await;
+    let session = connected.session(bench.new_session()).await;
+    bench.kill_agent();
+    if !bench.is_released() {
+        // The server reports the end at once; until then the old agent is the present one.
+        until("the end is reported", || session.termination().is_some()).await;
+    }
+    in_time("a new agent", connected.client.restart_agent()).await.expect("the agent starts again");
+    let loaded = connected.client.load_session(session.id(), bench.open_session());
+    match in_time("loading", loaded).await {
+        Err(error) => Seen::cannot(format!("fails with {}", code(&error))),
+        Ok(loaded) => {
+            assert_eq!(said(loaded.history()), (String::new(), String::new()));
+            assert_eq!(ask(&loaded, "hello").await.ended().text(), "echo: hello");
+            Seen::Works
+        }
+    }
+}
+
 pub(super) async fn a_session_is_resumed(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let first = bench.client().await;
@@ -209,7 +253,8 @@ async fn left_behind(bench: &Bench, new: NewSession, remaining: &[RealAgent]) ->
 pub(super) async fn a_remaining_agent_is_killed_from_inside_the_sandbox(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
-    let session = connected.session(bench.new_session()).await;
+    // With a tool server gemini stays too.
+    let session = connected.session(bench.new_session().mcp_server("fortunes", &tool_server(&bench))).await;
     ask(&session, "hello").await.ended();
     if !bench.is_released() {
         return Seen::note("the agent stays, it is the server's");

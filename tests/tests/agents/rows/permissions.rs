@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use sandbox_agent_sdk::requests::{DecidedBy, PermissionReply};
-use sandbox_agent_sdk::{Event, PermissionDecision, PermissionPolicy, TurnOutcome, turns::TurnEvent};
+use sandbox_agent_sdk::{Event, Events, PermissionDecision, PermissionPolicy, TurnOutcome, turns::TurnEvent};
 
 use crate::{
     bench::{Answering, Bench, ask, chain, in_time},
@@ -108,6 +108,16 @@ pub(super) async fn a_policy_function_decides(cell: Cell) -> Seen {
     Seen::note(after_a_refusal(outcome))
 }
 
+/// What decided the permission requests so far.
+fn decided_by(events: &mut Events) -> Vec<DecidedBy> {
+    let events = std::iter::from_fn(|| events.try_next());
+    let decided = events.filter_map(|event| match event {
+        Event::PermissionDecided(decided) => Some(decided.by),
+        _ => None,
+    });
+    decided.collect()
+}
+
 pub(super) async fn a_command_is_rejected_if_nobody_decides(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::Ask)).await;
@@ -116,14 +126,7 @@ pub(super) async fn a_command_is_rejected_if_nobody_decides(cell: Cell) -> Seen 
     let log = ask(&session, "tool touch undecided.txt").await;
     let outcome = log.outcome.as_ref().unwrap_or_else(|error| panic!("{}", chain(error)));
     assert!(!bench.in_project("undecided.txt").exists());
-    let mut rejected = 0;
-    while let Some(event) = events.try_next() {
-        if let Event::PermissionDecided(decided) = event {
-            assert_eq!(decided.by, DecidedBy::Default, "{decided:?}");
-            rejected += 1;
-        }
-    }
-    assert_eq!(rejected, 1);
+    assert_eq!(decided_by(&mut events), [DecidedBy::Default]);
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::note(after_a_refusal(outcome))
 }
@@ -174,9 +177,11 @@ pub(super) async fn deny_runs_no_command(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.connect(bench.options().permissions(PermissionPolicy::Deny)).await;
     let answering = Answering::start(&connected.client, |request| panic!("{request:?}"));
+    let mut events = connected.client.events();
     let session = connected.session(bench.new_session()).await;
     ask(&session, "tool touch denied.txt").await.outcome.expect("the turn ends");
     assert!(!bench.in_project("denied.txt").exists() && answering.requests().is_empty());
+    assert_eq!(decided_by(&mut events), [DecidedBy::Policy]);
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
     Seen::Works
 }

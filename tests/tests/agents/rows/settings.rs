@@ -87,6 +87,27 @@ pub(super) async fn the_mode_is_set(cell: Cell) -> Seen {
     Seen::Works
 }
 
+pub(super) async fn an_unknown_mode_is_refused(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let session = bench.session().await;
+    let mode = session.snapshot().current_mode.clone();
+    let set = in_time("setting the mode", session.set_mode("no-such-mode")).await;
+    let seen = match set {
+        Err(error) => {
+            assert!(matches!(error, Error::Rpc { .. }), "{}", chain(&error));
+            assert_eq!(session.snapshot().current_mode, mode, "{}", chain(&error));
+            Seen::Works
+        }
+        Ok(()) => {
+            assert_eq!(cell.agent, RealAgent::Qwen, "{:?}", session.snapshot());
+            assert_eq!(session.snapshot().current_mode.as_deref(), Some("no-such-mode"));
+            Seen::cannot("accepts any mode, which is then the current one")
+        }
+    };
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    seen
+}
+
 pub(super) async fn the_model_is_set(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let session = bench.session().await;

@@ -104,6 +104,10 @@ fn steps(turn: &Turn) -> Vec<Step> {
             Step::ToolCall(ToolCall::new("\u{1b}[2J", "Evil\u{1b}]0;OWNED\u{7} tool\nsecond line")),
             Step::AskPermission(Permission::new(call("\u{1b}[2J\u{1b}[?1049hAllow\r\nme \u{202e}evil"))),
         ],
+        "notice" => {
+            let title = "Trying again";
+            vec![Step::Update(json!({"sessionUpdate": "notice", "severity": "warning", "title": title}))]
+        }
         "crash" => vec![say("farewell"), Step::crash(7, ["it was the \u{1b}[2Jdisk", "no luck"])],
         "long" => vec![say(&"日本語 and words ".repeat(30)), say(&"x".repeat(300)), say("\nthe end")],
         "fail" => vec![Step::Fail { code: -32603, message: "no idea".to_owned(), data: None }],
@@ -129,6 +133,7 @@ fn call(title: &str) -> ToolCall {
 /// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. Variables change it:
 ///
 /// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login.
+/// - `REFUSED_LOGIN`: the login method that it refuses. `KEEPS_WANTING`: a login changes nothing.
 /// - `METHODS`, `TERMINAL_METHODS`: its login methods; the second ones for a client that offers terminal logins.
 /// - `NO_LIST`: it does not list its sessions.
 /// - `IGNORES_END`: it does not exit at the end of its input.
@@ -152,7 +157,10 @@ while read -r line; do
     *'"method":"initialize"'*)
       case "$line" in *'"auth":{"terminal":true'*) METHODS=${TERMINAL_METHODS:-$METHODS} ;; esac
       answer '{"protocolVersion":1,"agentInfo":{"name":"shell","title":"Shell Agent","version":"1"},"agentCapabilities":{"loadSession":true,"sessionCapabilities":{'"$list"'}},"authMethods":'"$METHODS"'}' ;;
-    *'"method":"authenticate"'*) echo "$line" >> "$0.logins"; WANTS_LOGIN=; answer '{}' ;;
+    *'"method":"authenticate"'*) echo "$line" >> "$0.logins"; 
+      case "$line" in *"\"methodId\":\"${REFUSED_LOGIN:-none}\""*) refuse; continue ;; esac
+      [ -n "$KEEPS_WANTING" ] || { WANTS_LOGIN=; PROMPT_WANTS_LOGIN=; }
+      answer '{}' ;;
     *'"method":"session/new"'*|*'"method":"session/load"'*)
       if [ -n "$WANTS_LOGIN" ]; then refuse; else answer '{"sessionId":"s1"}'; fi ;;
     *'"method":"session/list"'*) answer '{"sessions":[{"sessionId":"s1","cwd":"/","title":"This chat"},{"sessionId":"s0","cwd":"/","title":"Last week"}]}' ;;
@@ -165,6 +173,7 @@ while read -r line; do
       case "$reply" in *'"optionId":"y"'*) say 'may pass' ;; *) say 'may not pass' ;; esac
       id=$prompt
       answer '{"stopReason":"end_turn"}' ;;
+    *'"method":"session/prompt"'*quiet*) exit 9 ;;
     *'"method":"session/prompt"'*die*) say 'going down'; echo 'shell: no more' >&2; exit 9 ;;
     *'"method":"session/prompt"'*)
       if [ -n "$PROMPT_WANTS_LOGIN" ]; then refuse; continue; fi

@@ -25,6 +25,34 @@ async fn a_key_in_its_variable_logs_in_to_an_agent_that_wants_it() {
 }
 
 #[tokio::test]
+async fn every_key_is_tried_until_one_logs_in() {
+    let agent = Process::new();
+    let keys = [("GEMINI_API_KEY", "k"), ("OPENAI_API_KEY", "k"), ("REFUSED_LOGIN", "openai-api-key")];
+    for (wants, input) in [("WANTS_LOGIN", ""), ("PROMPT_WANTS_LOGIN", "hello\n")] {
+        let environment: Vec<_> = keys.into_iter().chain([(wants, "1")]).collect();
+        let ended = feed(chat_in(None, &["--agent-command", &agent.command()], &environment), input).await;
+        assert_eq!(ended.code, 0, "{}", ended.notes);
+        assert_eq!(ended.said.matches(" here\n").count(), input.lines().count(), "{}", ended.said);
+    }
+    assert_eq!(agent.logins(), 4);
+}
+
+#[tokio::test]
+async fn a_key_that_is_set_is_not_asked_for() {
+    let agent = Process::new();
+    for (wants, code) in [("WANTS_LOGIN", 3), ("PROMPT_WANTS_LOGIN", 1)] {
+        let environment =
+            [(wants, "1"), ("KEEPS_WANTING", "1"), ("GEMINI_API_KEY", "k"), ("OPENAI_API_KEY", "")];
+        let ended =
+            feed(chat_in(None, &["--agent-command", &agent.command()], &environment), "hello\n").await;
+        assert_eq!(ended.code, code, "{}", ended.notes);
+        assert!(ended.notes.contains("Key: GEMINI_API_KEY is set, and the agent"), "{}", ended.notes);
+        assert!(ended.notes.contains("Other key: set OPENAI_API_KEY"), "{}", ended.notes);
+    }
+    assert_eq!(agent.logins(), 2);
+}
+
+#[tokio::test]
 async fn a_login_that_the_agent_does_not_require_is_left_alone() {
     let agent = Process::new();
     let command = agent.command();

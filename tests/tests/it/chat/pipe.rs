@@ -197,6 +197,40 @@ async fn a_reader_that_goes_away_ends_the_chat() {
 }
 
 #[tokio::test]
+async fn stderr_from_before_the_turn_is_named_as_such() {
+    let agent = Process::new();
+    let ended = run(None, &["--agent-command", &agent.command()], "quiet\n").await;
+    assert!(ended.notes.contains("stderr before this turn, all of it:"), "{}", ended.notes);
+    assert!(ended.notes.contains("shell: started"), "{}", ended.notes);
+}
+
+#[tokio::test]
+async fn a_session_that_is_loaded_without_a_history_has_a_warning() {
+    let warning = "! The agent replayed no history.";
+    let agent = Process::new();
+    let ended = run(None, &["--agent-command", &agent.command(), "--resume", "typo"], "").await;
+    assert!(ended.notes.contains(warning), "{}", ended.notes);
+    let server = server().await;
+    let ended = run(Some(&server.url()), &["--resume", "s1"], "").await;
+    assert!(ended.notes.contains("Back in session s1") && !ended.notes.contains(warning), "{}", ended.notes);
+}
+
+#[tokio::test]
+async fn a_mode_that_is_not_in_the_list_is_not_sent() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "/mode no-such-mode\n/mode\n").await;
+    assert!(ended.notes.contains("! There is no mode no-such-mode."), "{}", ended.notes);
+    assert!(!ended.notes.contains("The mode is"), "{}", ended.notes);
+}
+
+#[tokio::test]
+async fn a_notice_of_the_agent_is_shown() {
+    let server = server().await;
+    let ended = run(Some(&server.url()), &[], "notice\n").await;
+    assert!(ended.notes.contains("! warning: Trying again\n"), "{}", ended.notes);
+}
+
+#[tokio::test]
 async fn an_agent_that_is_a_process_is_talked_to_and_its_death_is_reported() {
     let agent = Process::new();
     let command = format!("sh {}", agent.path.display());

@@ -137,7 +137,7 @@ async fn mode_model_files_and_help_do_what_they_say() {
     terminal.line("/files").await;
     terminal.see("› /files\n/\n").await;
     terminal.line("/files nothing").await;
-    terminal.see("✗ looking at the files").await;
+    terminal.see("✗ reading the files").await;
     terminal.line("/help").await;
     terminal.see("/resume [N or ID]").await;
     terminal.line("/nonsense").await;

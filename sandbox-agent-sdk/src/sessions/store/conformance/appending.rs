@@ -261,6 +261,29 @@ pub(super) async fn filters_events_by_kind(store: Store) {
     assert_eq!(found, expected);
 }
 
+pub(super) async fn keeps_what_a_session_needs_to_continue(store: Store) {
+    use StoredEventKind::{Permission, Prompt, TurnEnded};
+    create(&store, "s").await;
+    let turn = |kind, n: u64| of(kind, n).turn_id(format!("t{n}"));
+    let ended = |n: u64| NewEvent { payload: json!({"executed": n != 4}), ..turn(TurnEnded, n) };
+    for n in 1..=5 {
+        append(&store, "s", [turn(Prompt, n)]).await;
+        append(&store, "s", [turn(Permission, n).rpc_id(n.to_string())]).await;
+        append(&store, "s", (0..1_000).map(|chunk| event(format!("{n} {chunk}"), chunk))).await;
+        append(&store, "s", (n < 5).then(|| ended(n))).await;
+    }
+    let open = store.open("s").await.unwrap();
+    assert_eq!(open.turns.iter().map(|open| open.prompt.payload.clone()).collect::<Vec<_>>(), [json!(5)]);
+    assert_eq!(open.requests.len(), 1, "{open:?}");
+    let query = EventQuery::of("s").kinds([Prompt]).newest_first();
+    let prompts = store.events(&query).await.unwrap().events;
+    let mut ran = prompts.iter().filter(|prompt| prompt.payload != json!(4));
+    let latest: Vec<_> = ran.by_ref().take(3).map(|prompt| (prompt.payload.clone(), prompt.index)).collect();
+    // A turn has 1,003 events.
+    assert_eq!(latest, [(json!(5), 4_013), (json!(3), 2_007), (json!(2), 1_004)]);
+    assert_eq!(get(&store, "s").await.last_index, 5_014);
+}
+
 pub(super) async fn works_after_a_call_was_dropped_anywhere(store: Store) {
     create(&store, "s").await;
     let mut count = 0;

@@ -18,7 +18,7 @@ const LONGEST: u128 = i32::MAX as u128;
 
 /// Whether the connection to the database is encrypted, and what is verified.
 ///
-/// | mode | encrypted | against an eavesdropper | against a server in the middle |
+/// | mode | encrypted | protects against eavesdropping | protects against a man in the middle |
 /// |---|---|---|---|
 /// | [`Off`](Self::Off) | never | no | no |
 /// | [`Prefer`](Self::Prefer), the default | if the server offers it | no: an attacker can turn it off | no |

@@ -35,6 +35,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".overcommit.yml",
     ".envrc",
     ".direnv",
+    ".direnvrc",
     ".ssh",
     ".gnupg",
     ".netrc",
@@ -60,6 +61,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".dir-locals.el",
     ".gdbinit",
     ".pdbrc",
+    ".ipython",
     ".ghci",
     ".irbrc",
     ".pryrc",
@@ -71,6 +73,8 @@ pub(super) const DEFAULT: &[&str] = &[
     ".lldbinit",
     ".devcontainer",
     ".cargo",
+    ".gradle",
+    ".mvn",
     ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
@@ -82,10 +86,14 @@ pub(super) const DEFAULT: &[&str] = &[
     ".pypirc",
     ".mcp.json",
     ".claude",
+    ".claude.json",
     ".codex",
     ".cursor",
     ".gemini",
     ".opencode",
+    "opencode.json",
+    "opencode.jsonc",
+    ".qwen",
     ".windsurf",
     ".kiro",
     ".profile",
@@ -106,6 +114,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".login",
     ".config/autostart",
     ".config/Code",
+    ".config/direnv",
     ".config/emacs",
     ".config/environment.d",
     ".config/fish",
@@ -114,8 +123,10 @@ pub(super) const DEFAULT: &[&str] = &[
     ".config/mise",
     ".config/mise.toml",
     ".config/nvim",
+    ".config/opencode",
     ".config/systemd",
     ".config/tmux",
+    ".config/wezterm",
     ".config/zed",
     ".mise",
     ".mise.toml",
@@ -124,6 +135,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".mise.local.toml",
     "mise/config.toml",
     ".local/bin",
+    ".local/share/applications",
     ".Rprofile",
     ".inputrc",
     ".xinitrc",
@@ -133,6 +145,7 @@ pub(super) const DEFAULT: &[&str] = &[
     ".pam_environment",
     ".screenrc",
     ".tmux.conf",
+    ".wezterm.lua",
 ];
 
 /// The names of protected files and directories, at any depth.
@@ -251,6 +264,37 @@ mod tests {
         }
         assert!(!denied.is_repository("HEADER".as_ref(), "ref: refs/heads/main\n"));
         assert!(!Denied::none().is_repository("HEAD".as_ref(), "ref: refs/heads/main\n"));
+    }
+
+    #[test]
+    fn files_that_agents_shells_build_tools_and_desktops_run_code_from_are_protected() {
+        let denied = Denied::default();
+        for path in [
+            ".claude.json",
+            ".claude/settings.json",
+            ".codex/config.toml",
+            ".gemini/settings.json",
+            ".qwen/settings.json",
+            "opencode.json",
+            "opencode.jsonc",
+            ".config/opencode/opencode.json",
+            ".direnvrc",
+            ".config/direnv/direnvrc",
+            ".mvn/extensions.xml",
+            ".gradle/init.gradle",
+            ".ipython/profile_default/startup/run.py",
+            ".local/share/applications/run.desktop",
+            ".wezterm.lua",
+            ".config/wezterm/wezterm.lua",
+        ] {
+            assert!(denied.matches(Path::new(path)), "{path}");
+            assert!(denied.matches(&Path::new("home/user").join(path)), "{path}");
+        }
+        for path in
+            ["opencode.md", "claude.json", ".local/share/data", ".config/other/file", "gradle/wrapper"]
+        {
+            assert!(!denied.matches(Path::new(path)), "{path}");
+        }
     }
 
     #[test]

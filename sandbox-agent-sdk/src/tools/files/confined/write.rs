@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use cap_std::fs::{Dir, File, Permissions};
 
+#[cfg(target_os = "linux")]
+use super::acl;
 use super::draft::Draft;
 use super::read::is_no_such_device;
 use super::{ConfinedFiles, options, repository};
@@ -128,6 +130,9 @@ struct Existing {
     permissions: Permissions,
     #[cfg(unix)]
     owner: (u32, u32),
+    /// The access control list, if there is one.
+    #[cfg(target_os = "linux")]
+    acl: Option<Vec<u8>>,
 }
 
 /// Returns the attributes of the existing file, if there is one. Fails if it must not be written.
@@ -155,6 +160,8 @@ fn existing(parent: &Dir, name: &OsString, path: &Path) -> Result<Option<Existin
         permissions: metadata.permissions(),
         #[cfg(unix)]
         owner: owner(&metadata),
+        #[cfg(target_os = "linux")]
+        acl: acl::read(&file).map_err(|error| FileError::from_io(path, error))?,
     }))
 }
 
@@ -177,7 +184,7 @@ fn replace(
     draft.put(name).map_err(failed)
 }
 
-/// Copies owner and permissions from the old file, without the setuid, setgid and sticky bits, which were meant
+/// Copies owner, access control list and permissions from the old file, without the setuid, setgid and sticky bits, which were meant
 /// for the old content.
 #[cfg(unix)]
 fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> {
@@ -189,8 +196,11 @@ fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> 
         fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))
             .map_err(|_| FileError::OtherOwner(path.to_owned()))?;
     }
-    let permissions = Permissions::from_mode(old.permissions.mode() & 0o777);
-    file.set_permissions(permissions).map_err(failed)
+    #[cfg(target_os = "linux")]
+    let kept = if acl::write(file, old.acl.as_deref()).map_err(failed)? { 0o777 } else { 0o700 };
+    #[cfg(not(target_os = "linux"))]
+    let kept = 0o777;
+    file.set_permissions(Permissions::from_mode(old.permissions.mode() & kept)).map_err(failed)
 }
 
 #[cfg(not(unix))]
