@@ -303,7 +303,8 @@ impl ClientOptions {
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
     /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
     /// incomplete if the last user message of the history is not its prompt, or if the history lacks text or tool calls
-    /// that were received. If the history lacks only thoughts, file changes or other parts of tool calls, the client
+    /// that were received, or has nothing that was received: an earlier turn may have had the same prompt. If the history
+    /// lacks only thoughts, file changes or other parts of tool calls, the client
     /// adds those that it received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
