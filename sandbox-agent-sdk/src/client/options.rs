@@ -340,7 +340,9 @@ impl ClientOptions {
     ///
     /// Each request runs the function in its own task, so it may wait, for example for a user. The request contains
     /// the tool call with everything that the agent has reported about it. The future is dropped if the request ends
-    /// in another way: the turn is cancelled or the agent exits. If the function returns [`PermissionDecision::Ask`]
+    /// in another way: the turn is cancelled or the agent exits. A function that decides through the request, for example
+    /// with [`allow_once`](crate::PermissionRequest::allow_once), runs to its end or until the connection ends; what it
+    /// returns then has no effect. If the function decides nothing and returns [`PermissionDecision::Ask`]
     /// or panics, the request is rejected. While a handler is set, turns and subscriptions receive requests but cannot
     /// decide them.
     ///
