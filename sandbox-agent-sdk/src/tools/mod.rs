@@ -84,3 +84,6 @@ pub use terminals::{
     Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,
     Terminals,
 };
+
+#[cfg(all(feature = "terminals", unix))]
+pub use crate::trust::PathProblem;

@@ -17,6 +17,7 @@ use super::hidden::Hidden;
 use super::spawner::Spawner;
 use super::visible::Visible;
 use crate::convert::text::printable;
+use crate::trust::{PathProblem, Verdict, check};
 
 /// The name of bubblewrap's program.
 const PROGRAM: &str = "bwrap";
@@ -97,6 +98,17 @@ pub enum SandboxError {
     /// Bubblewrap is not installed. Its package is usually called `bubblewrap`.
     #[error("bubblewrap was not found at {}", printable(&.0.to_string_lossy()))]
     NotFound(PathBuf),
+    /// Other users of this machine can replace bubblewrap.
+    #[error("{} is not trusted: {}: {problem}", printable(&.program.to_string_lossy()), printable(&.entry.to_string_lossy()))]
+    #[non_exhaustive]
+    Untrusted {
+        /// The path of bubblewrap.
+        program: PathBuf,
+        /// The untrusted entry: the program, or a directory or link in its path.
+        entry: PathBuf,
+        /// Why the entry is not trusted.
+        problem: PathProblem,
+    },
     /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
     #[error("bubblewrap does not work on this system: {}", printable(.message))]
     #[non_exhaustive]
@@ -158,7 +170,8 @@ impl Sandbox {
     /// Finds bubblewrap in this program's `PATH` and tests it. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// [`SandboxError`] if bubblewrap is not installed or does not work on this system.
+    /// [`SandboxError`] if bubblewrap is not installed or does not work on this system, or if other users can replace
+    /// it.
     pub fn detect() -> Result<Self, SandboxError> {
         let found = locate(PROGRAM, std::env::var_os("PATH").as_deref());
         Self::with_program(found.ok_or_else(|| SandboxError::NotFound(PROGRAM.into()))?)
@@ -169,7 +182,7 @@ impl Sandbox {
     /// # Errors
     /// The errors of [`detect`](Self::detect).
     pub fn with_program(program: impl Into<PathBuf>) -> Result<Self, SandboxError> {
-        let program = program.into();
+        let program: PathBuf = program.into();
         if !cfg!(target_os = "linux") {
             return Err(SandboxError::Unsupported);
         }
@@ -177,6 +190,10 @@ impl Sandbox {
             return Err(SandboxError::NotFound(program));
         }
         let failed = |error: io::Error| SandboxError::Io(Arc::new(error));
+        let program = std::path::absolute(program).map_err(failed)?;
+        if let Verdict::Untrusted(entry, problem) = check(&program).map_err(failed)? {
+            return Err(SandboxError::Untrusted { program, entry, problem });
+        }
         let sandbox = Self {
             program,
             network: Network::None,
