@@ -11,6 +11,8 @@ mod support;
 mod attacks;
 #[path = "client/cancelled.rs"]
 mod cancelled;
+#[path = "client/closing.rs"]
+mod closing;
 #[path = "client/deciding.rs"]
 mod deciding;
 #[path = "client/depth.rs"]

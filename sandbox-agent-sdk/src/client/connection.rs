@@ -14,10 +14,10 @@ use tokio::time::{Duration, Instant};
 use super::deadline::deadline_after;
 use super::event_loop::{COMMANDS, Command, EventLoop, Exit, Shared, lost_reason};
 use super::hub::Hub;
-use super::late::LateTasks;
 use super::offers::client_capabilities;
 use super::probe::Endpoint;
 use super::router::{Ownership, RequestRouter};
+use super::tasks::Tasks;
 use super::wiring::Wiring;
 use crate::connection::Capabilities;
 use crate::convert::text::OneLine;
@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     capabilities: Mutex<Option<Arc<Capabilities>>>,
     /// The handlers of agent requests; they end with the connection.
     handlers: Arc<ConnectionHandlers>,
+    /// Complete a close that takes too long. They end with the client.
+    closing: Tasks,
     /// Owns the event loop, which ends with the connection.
     _event_loop: JoinSet<()>,
 }
@@ -55,7 +57,8 @@ impl Connection {
     /// Prepares a connection. Sends nothing.
     pub(super) fn open(
         options: &Arc<ClientOptions>,
-        (hub, requests, late): (&Arc<Hub>, &Requests, &LateTasks),
+        (hub, requests): (&Arc<Hub>, &Requests),
+        (late, closing): (&Tasks, &Tasks),
         http: &reqwest::Client,
         endpoint: &Endpoint,
         agent: &str,
@@ -112,6 +115,7 @@ impl Connection {
             commands,
             capabilities: Mutex::new(None),
             handlers,
+            closing: closing.clone(),
             _event_loop: tasks,
         })
     }
@@ -314,13 +318,15 @@ impl Connection {
         }
         // Closing a shared endpoint ends the streams of its other clients, too. A connection that was lost has none open.
         if !(left || lost && self.kind == ServerKind::Shared) {
-            // Closing continues in the background after the timeout.
             match tokio::time::timeout_at(at_least(deadline), self.wire.close()).await {
                 Ok(wire::CloseOutcome::Unconfirmed(error)) => {
                     tracing::debug!(error = %OneLine(&error), "the server did not confirm that the connection is closed");
                 }
                 Ok(_) => {}
-                Err(_) => tracing::debug!("closing the connection takes too long"),
+                Err(_) => {
+                    tracing::debug!("closing the connection takes too long");
+                    self.close_later();
+                }
             }
         }
         // Events that have arrived are published before the end of the connection.
@@ -329,6 +335,15 @@ impl Connection {
             // Sessions that ended with the server were not requested to end, and how they ended is unknown.
             let report = if lost { TerminationReport::default() } else { TerminationReport::requested() };
             self.hub.end_all(&report);
+        }
+    }
+
+    /// Continues to close the connection, within the time to disconnect: the request that ends the agent may not be sent
+    /// yet. Not on a shared endpoint, where a late request would end the streams of the next connection.
+    fn close_later(&self) {
+        if self.kind != ServerKind::Shared {
+            let wire = self.wire.clone();
+            self.closing.spawn(async move { drop(wire.close().await) });
         }
     }
 

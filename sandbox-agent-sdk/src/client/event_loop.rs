@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use super::hub::{Hub, Numbered, ended_event};
-use super::late::LateTasks;
 use super::names::{AGENT_EXITED, SESSION_UPDATE};
 use super::reading::{request_record, response_record};
 use super::router::RequestRouter;
 use super::stream::StreamPosition;
+use super::tasks::Tasks;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::BodyKind;
 use crate::convert::claude::{CLAUDE_MESSAGE, interrupted_session, retry_notice};
@@ -69,7 +69,7 @@ pub(super) struct EventLoop {
     pub(super) termination_timeout: Duration,
     /// How long the details of the agent's end may take after the pending calls have failed.
     pub(super) late_details: Duration,
-    pub(super) late: LateTasks,
+    pub(super) late: Tasks,
     /// How long updates may follow the notification of the agent's end.
     pub(super) trailing: Duration,
     pub(super) exit: Exit,

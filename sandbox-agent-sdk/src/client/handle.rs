@@ -163,7 +163,8 @@ impl SandboxAgentClient {
     ///
     /// It takes at most about [`ClientTimeouts::disconnect`](crate::ClientTimeouts#structfield.disconnect) and can be
     /// called repeatedly. On a released server ([`ServerKind::PerAgent`](crate::ServerKind::PerAgent)) the agent and
-    /// its sessions end too; on other servers they continue.
+    /// its sessions end too; on other servers they continue. If the request that ends the agent is not sent in time, the
+    /// client continues to send it for the same time, unless the client is dropped.
     ///
     /// # Errors
     /// [`Error::Config`] if there is a connection and no tokio runtime. It is not an error if the server does not

@@ -11,10 +11,10 @@ use super::connection::Connection;
 use super::deadline::deadline_after;
 use super::event::Origin;
 use super::hub::Hub;
-use super::late::LateTasks;
 use super::network::check_runtime;
 use super::probe;
 use super::stream::LogRecord;
+use super::tasks::Tasks;
 use crate::connection::Capabilities;
 use crate::control::ControlPlane;
 use crate::error::LostReason;
@@ -35,7 +35,10 @@ pub(crate) struct Inner {
     lifecycle: Mutex<Lifecycle>,
     /// Guards the tasks, which end with the last handle; `None` then. Held to start one.
     tasks: Mutex<Option<JoinSet<()>>>,
-    late: LateTasks,
+    /// Read the late details of an agent's end, until the application disconnects.
+    late: Tasks,
+    /// Close connections after the time to disconnect is over.
+    closing: Tasks,
 }
 
 #[derive(Debug)]
@@ -168,7 +171,8 @@ impl Inner {
             http,
             lifecycle: Mutex::new(Lifecycle { phase: Phase::Idle(None), previous: Previous::default() }),
             tasks: Mutex::new(Some(JoinSet::new())),
-            late: LateTasks::default(),
+            late: Tasks::default(),
+            closing: Tasks::default(),
             options: Arc::new(options),
         }
     }
@@ -264,7 +268,8 @@ impl Inner {
         let endpoint = probe::find(&self.options, self.control.http()).await?;
         let connection = Connection::open(
             &self.options,
-            (&self.hub, &self.requests, &self.late),
+            (&self.hub, &self.requests),
+            (&self.late, &self.closing),
             &self.http,
             &endpoint,
             agent,
@@ -480,6 +485,7 @@ impl Inner {
         let phase = std::mem::replace(&mut self.lifecycle().phase, Phase::Idle(None));
         drop((tasks, phase));
         self.late.end();
+        self.closing.end();
         self.hub.close();
     }
 

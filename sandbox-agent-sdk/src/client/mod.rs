@@ -24,7 +24,6 @@ mod event_loop;
 pub(crate) mod feature;
 mod handle;
 pub(crate) mod hub;
-mod late;
 mod lifecycle;
 pub mod limits;
 mod list;
@@ -53,6 +52,7 @@ mod stopping;
 pub mod stream;
 mod supports;
 mod sync;
+mod tasks;
 mod turn;
 pub(crate) mod wiring;
 

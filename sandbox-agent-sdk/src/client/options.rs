@@ -303,7 +303,8 @@ impl ClientOptions {
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
     /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
     /// incomplete if the last user message of the history is not its prompt, or if the history lacks text or tool calls
-    /// that were received. If the history lacks only thoughts, file changes or other parts of tool calls, the client
+    /// that were received, or has nothing that was received: an earlier turn may have had the same prompt. If the history
+    /// lacks only thoughts, file changes or other parts of tool calls, the client
     /// adds those that it received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
@@ -339,7 +340,9 @@ impl ClientOptions {
     ///
     /// Each request runs the function in its own task, so it may wait, for example for a user. The request contains
     /// the tool call with everything that the agent has reported about it. The future is dropped if the request ends
-    /// in another way: the turn is cancelled or the agent exits. If the function returns [`PermissionDecision::Ask`]
+    /// in another way: the turn is cancelled or the agent exits. A function that decides through the request, for example
+    /// with [`allow_once`](crate::PermissionRequest::allow_once), runs to its end or until the connection ends; what it
+    /// returns then has no effect. If the function decides nothing and returns [`PermissionDecision::Ask`]
     /// or panics, the request is rejected. While a handler is set, turns and subscriptions receive requests but cannot
     /// decide them.
     ///

@@ -182,9 +182,7 @@ impl RequestRouter {
         }
         let held = Box::new(guards);
         let request = Undecided { method: &method, session: session.as_ref(), params, held };
-        if let Some(deciding) = self.decisions.decide(request, responder) {
-            self.tasks.spawn(deciding);
-        }
+        self.decisions.decide(request, responder);
     }
 
     /// Runs the handlers of a request until they respond or the agent withdraws it. If the response cannot be delivered,

@@ -140,6 +140,8 @@ impl Session {
 
     /// Cancels the running turn. See [`SandboxAgentClient::cancel`].
     ///
+    /// Text that the agent sends after it has reported the end of the turn may become part of the next [`Turn`].
+    ///
     /// # Errors
     /// [`Error::Timeout`] if the turn does not stop within
     /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).

@@ -60,6 +60,10 @@ impl Current {
 /// [`next_event`](Self::next_event) also returns agent requests, in order; its caller decides them. All other methods
 /// leave requests to the [permission handler](crate::ClientOptions::permission_handler) or to deciding subscriptions.
 /// Without either, requests are rejected.
+///
+/// The protocol does not name the turn of an update. Every update that arrives while the turn runs belongs to it, except
+/// chunks of a message that began earlier, if the agent sends message ids. So if an agent without message ids sends text
+/// of a cancelled turn late, the text belongs to the next turn if that has begun.
 #[must_use = "a turn that is dropped is cancelled"]
 pub struct Turn {
     session: Session,

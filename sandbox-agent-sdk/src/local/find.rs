@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::LocalError;
-use super::trust::{Verdict, check};
+use crate::trust::{Verdict, check};
 
 /// The name of the program.
 const PROGRAM: &str = "sandbox-agent";

@@ -28,7 +28,6 @@
 //
 // options      the options, and the start itself
 // find         finds the program
-// trust        checks whether other users can replace the program
 // launch       one attempt: port, token, process, listener, health
 // credential   the token, while the server holds its port
 // token        makes tokens
@@ -48,7 +47,6 @@ mod options;
 mod server;
 mod supervisor;
 pub(crate) mod token;
-mod trust;
 
 pub use error::LocalError;
 pub use exit::LocalExit;
@@ -57,4 +55,5 @@ pub(crate) use find::{in_path, trusted};
 pub use log::LocalLog;
 pub use options::LocalOptions;
 pub use server::LocalServer;
-pub use trust::PathProblem;
+
+pub use crate::trust::PathProblem;

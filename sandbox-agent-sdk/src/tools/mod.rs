@@ -42,7 +42,7 @@
 //! | option | what it restricts | what it does not restrict |
 //! |---|---|---|
 //! | `sandbox` (Linux, bubblewrap) | no network; a file system that is read-only outside the roots; empty home and temporary directories; no capabilities; no access to other processes; every process ends with the terminal | memory and processor time; reading other files (see `hide`); exploits of kernel bugs; running the files that a command wrote |
-//! | `allow_only`, `allow_if` | which program starts, looked up in the `PATH` of this program; which environment variables the agent sets (only those in `allow_variables`) | what the program does: shells, interpreters, `cargo`, `make` and `git` (`git -c alias.x='!sh' x`) run anything. With `shell`, a command is a script |
+//! | `allow_only`, `allow_if` | which program starts, looked up in the `PATH` of this program and not in the roots; which environment variables the agent sets (only those in `allow_variables`) | what the program does: shells, interpreters, `cargo`, `make` and `git` (`git -c alias.x='!sh' x`) run anything. With `shell`, a command is a script |
 //! | none of these | nothing | everything: a command can do what this program can do |
 //!
 //! | aspect | behaviour |
@@ -84,3 +84,6 @@ pub use terminals::{
     Sandbox, SandboxError, TerminalCommand, TerminalError, TerminalExit, TerminalOptions, TerminalOutput,
     Terminals,
 };
+
+#[cfg(all(feature = "terminals", unix))]
+pub use crate::trust::PathProblem;

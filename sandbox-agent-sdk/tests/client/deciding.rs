@@ -7,7 +7,7 @@ use std::time::Duration;
 use mock_server::{MockServer, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::error::Phase;
 use sandbox_agent_sdk::event::TurnEnded;
-use sandbox_agent_sdk::requests::{DecidedBy, PermissionDecided, PermissionOutcome};
+use sandbox_agent_sdk::requests::{AgentRequest, DecidedBy, PermissionDecided, PermissionOutcome};
 use sandbox_agent_sdk::requests::{PermissionKind, PermissionReply, ReplyError};
 use sandbox_agent_sdk::turns::TurnEvent;
 use sandbox_agent_sdk::update::ToolKind;
@@ -114,6 +114,41 @@ async fn a_handler_decides_and_gets_the_tool_call_as_it_was_reported() {
         let options = serde_json::to_value(request.options()).unwrap();
         assert_eq!(options, json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]));
         assert_eq!(decided(&mut log).await.by, DecidedBy::Handler);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_has_decided_runs_to_its_end_and_its_decision_is_published() {
+    for (kind, forwarded) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let server = MockServer::builder().agent("mock", asks()).start().await;
+        let (release, released) = oneshot::channel::<()>();
+        let (done, finished) = oneshot::channel();
+        let ends = Arc::new(Mutex::new(Some((released, done))));
+        let client = options(&server, kind)
+            .permission_handler(move |request| {
+                let (released, done) = ends.lock().unwrap().take().unwrap();
+                async move {
+                    request.allow_once().unwrap();
+                    // Writes its log, for example.
+                    released.await.unwrap();
+                    done.send(()).unwrap();
+                    PermissionDecision::Ask
+                }
+            })
+            .build()
+            .unwrap();
+        if forwarded {
+            client.requests().register(|_| true, AgentRequest::forward).detach();
+        }
+        let session = session(&client).await;
+        let mut log = client.events();
+        let text = within(session.prompt("go").text()).await.unwrap();
+        assert_eq!(text, "permission: allow_once", "{kind} {forwarded}");
+        let decided = decided(&mut log).await;
+        let Some(PermissionOutcome::Selected { option_id, .. }) = decided.request.outcome() else { panic!() };
+        assert_eq!((decided.by, option_id.as_str()), (DecidedBy::Handler, "allow_once"));
+        release.send(()).unwrap();
+        within(finished).await.expect("the handler was dropped");
     }
 }
 

@@ -229,6 +229,30 @@ async fn a_reloaded_turn_has_the_thoughts_and_changes_that_were_received() {
     }
 }
 
+#[tokio::test]
+async fn a_turn_of_which_nothing_was_received_is_not_filled_from_an_earlier_turn_with_the_same_prompt() {
+    // The agent has stored the earlier turn and not this one.
+    let message = json!({"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "go"}});
+    let steps = vec![
+        Step::Update(message),
+        Step::Update(thought("hm")),
+        Step::Update(chunk("old")),
+        Step::Finish(json!({})),
+    ];
+    for lost in [chunk("new"), thought("new")] {
+        let steps = steps.clone();
+        let script = Script::steps(vec![Step::Update(lost)])
+            .on_request(move |method, _| (method == "session/load").then(|| steps.clone()));
+        let server = MockServer::builder().agent("mock", script).start().await;
+        let client = options(&server, ServerKind::Shared).reload_incomplete_turns(true).build().unwrap();
+        let session = session(&client).await;
+        server.inject(Fault::Hole { id: server.last_event_id() + 1 });
+        let error = within(session.prompt("go").text()).await.unwrap_err();
+        assert!(matches!(&error, Error::IncompleteTurn(turn) if turn.collected.text.is_empty()), "{error:?}");
+        assert_eq!(server.messages("session/load").len(), 1);
+    }
+}
+
 /// Starts a turn of an agent that sends nothing by itself. Returns it with the id of its prompt.
 async fn begin(server: &MockServer, session: &Session) -> (Turn, Value) {
     let count = server.messages("session/prompt").len();

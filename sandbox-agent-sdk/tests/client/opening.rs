@@ -1,11 +1,6 @@
 //! Opening sessions: checks, settings and retries.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use mock_server::{Fault, MockServer, Permission, Script, State, Step, ToolCall};
-use sandbox_agent_sdk::connection::{Token, TokenUse};
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{
@@ -343,70 +338,6 @@ async fn disconnecting_does_not_wait_for_code_of_the_application() {
         drop(release);
         disconnected.expect("it has a deadline").unwrap();
         drop(turn);
-    }
-}
-
-#[tokio::test]
-async fn closing_a_connection_to_a_released_server_does_not_wait_for_the_response() {
-    let server = MockServer::builder().fault(Fault::DeleteHangs).start().await;
-    let times = timeouts().disconnect(Duration::from_secs(3600));
-    let client = options(&server, ServerKind::PerAgent).timeouts(times).build().unwrap();
-    session(&client).await;
-    let disconnecting = tokio::spawn(client.disconnect());
-    let is_sent = || server.requests().iter().any(|request| request.method == "DELETE");
-    assert!(server.wait_for(|_| is_sent(), LIMIT).await);
-    // From here on the clock advances only while everything waits: to the time limit of the request, or by this second.
-    tokio::time::pause();
-    let disconnected = tokio::time::timeout(Duration::from_secs(1), disconnecting).await;
-    disconnected.expect("it waits for the response").unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn closing_a_connection_to_a_released_server_waits_for_the_token_and_is_then_sent() {
-    let server = MockServer::builder().token("fresh").start().await;
-    let (is_slow, is_stale) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (entered, mut waiting) = tokio::sync::mpsc::channel(4);
-    let release = Arc::new(tokio::sync::Notify::new());
-    let provider = {
-        let (is_slow, is_stale, release) = (is_slow.clone(), is_stale.clone(), release.clone());
-        move |reason: TokenUse| {
-            let (is_slow, entered, release) = (is_slow.clone(), entered.clone(), release.clone());
-            let is_stale = is_stale.load(Ordering::SeqCst) && reason == TokenUse::Request;
-            async move {
-                if is_slow.load(Ordering::SeqCst) {
-                    entered.send(()).await.unwrap();
-                    release.notified().await;
-                }
-                Token::new(if is_stale { "stale" } else { "fresh" }).map_err(Into::into)
-            }
-        }
-    };
-    let times = timeouts().disconnect(Duration::from_secs(3600));
-    let deletes = || server.requests().iter().filter(|request| request.method == "DELETE").count();
-    // With a token that the server rejects, the provider is asked twice.
-    for stale in [false, true] {
-        is_slow.store(false, Ordering::SeqCst);
-        is_stale.store(false, Ordering::SeqCst);
-        let options = options(&server, ServerKind::PerAgent).timeouts(times.clone());
-        let client = options.token_provider(provider.clone()).build().unwrap();
-        session(&client).await;
-        is_slow.store(true, Ordering::SeqCst);
-        is_stale.store(stale, Ordering::SeqCst);
-        server.forget_requests();
-        if !stale {
-            server.inject(Fault::DeleteHangs);
-        }
-        let disconnecting = tokio::spawn(client.disconnect());
-        for _ in 0..=usize::from(stale) {
-            within(waiting.recv()).await.unwrap();
-            tokio::time::pause();
-            tokio::time::advance(Duration::from_secs(10)).await;
-            tokio::time::resume();
-            release.notify_one();
-        }
-        within(disconnecting).await.unwrap().unwrap();
-        assert_eq!(deletes(), 1 + usize::from(stale));
-        server.clear_faults();
     }
 }
 

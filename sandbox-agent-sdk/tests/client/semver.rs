@@ -8,6 +8,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("control/desktop/request.rs: Region", "a rectangle"),
     ("control/processes/info.rs: ProcessConfig", "configuration that applications write"),
     ("control/terminal.rs: TerminalSize", "rows and columns"),
+    ("convert/mcp.rs: OtherMcpServer", "configuration that applications write: one JSON object"),
     ("convert/update/compaction.rs: Patched", "absent, null and a value are all there is"),
     ("sessions/status.rs: ResumeSupport", "what applications pass to compute a status"),
     (
@@ -27,6 +28,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("sessions/store/ownership.rs: Fence", "what stores construct"),
     ("sessions/store/ownership.rs: ScannedTo", "what stores construct"),
     ("sessions/store/patch.rs: Change", "keep, set and clear are all there is, and a store must apply each"),
+    ("sessions/store/position.rs: Fingerprint", "what stores construct: one number"),
     ("sessions/store/position.rs: StreamPosition", "what stores construct"),
     ("sessions/store/query.rs: EventOrder", "a store must implement every order"),
     ("sessions/store/record.rs: AgentSession", "what stores construct"),
@@ -102,7 +104,12 @@ fn the_interface_can_grow_without_breaking_applications() {
 fn the_search_finds_what_cannot_grow() {
     let source = "use url::Url;\n#[derive(Debug)]\npub enum Exhaustive {\n    Plain,\n    Fields {\n        a: u8,\n    },\n}\n\
         pub struct Literal {\n    pub a: [u8; 4],\n}\n#[non_exhaustive]\npub enum Fine {\n    #[non_exhaustive]\n    Fields {\n        \
-        a: u8,\n    },\n}\npub struct Hidden {\n    pub a: u8,\n    b: u8,\n}\nimpl Hidden {\n    pub fn url(&self) -> [Url; 3] {\n    }\n}\n";
+        a: u8,\n    },\n}\npub struct Hidden {\n    pub a: u8,\n    b: u8,\n}\nimpl Hidden {\n    pub fn url(&self) -> [Url; 3] {\n    }\n}\n\
+        pub struct Tuple(pub Vec<(u8, u8)>, pub [u8; 2]);\npub struct Closed(pub u8, u8);\n#[non_exhaustive]\npub struct \
+        Open(pub u8);\npub struct Unit;\n#[non_exhaustive]\npub enum Variants {\n    Array([u8; 3]),\n    Foreign(Url),\n}\n\
+        pub trait Acts {\n    fn act(&self, on: [u8; 5]);\n}\nimpl Acts for Unit {\n    fn act(&self, on: [u8; 5]) {\n    }\n}\n\
+        pub type Alias = [u8; 6];\nimpl Unit {\n    pub const fn make() -> [u8; 7] {\n    }\n}\npub const TABLE: [u8; 8] =\n    \
+        [0; 8];\n";
     let items = Items::read(source);
     let defects: Vec<_> = items.types.iter().flat_map(Type::defects).collect();
     assert_eq!(
@@ -110,10 +117,13 @@ fn the_search_finds_what_cannot_grow() {
         [
             "Exhaustive is exhaustive",
             "Exhaustive::Fields can get no further field",
-            "Literal can get no further field"
+            "Literal can get no further field",
+            "Tuple can get no further field"
         ]
     );
-    assert_eq!(items.signatures.iter().filter(|signature| has_array(signature)).count(), 2);
+    let arrays: Vec<_> = items.signatures.iter().filter(|signature| has_array(signature)).collect();
+    assert_eq!(arrays.len(), 8, "{arrays:?}");
+    assert!(items.signatures.contains(&"Variants::Foreign(Url),".to_owned()));
     assert!(!has_array("pub fn a(&self, bytes: &[u8]) -> Vec<[u8]>"));
     assert_eq!(foreign_names(source), ["Url", "url"]);
 }
@@ -160,7 +170,7 @@ impl Items {
     fn read(source: &str) -> Self {
         let mut items = Self { types: Vec::new(), signatures: Vec::new() };
         let lines: Vec<&str> = source.lines().collect();
-        let (mut attributes, mut in_macro) = (String::new(), false);
+        let (mut attributes, mut in_macro, mut in_trait) = (String::new(), false, false);
         let mut at = 0;
         while let Some(line) = lines.get(at) {
             let text = line.trim();
@@ -177,20 +187,36 @@ impl Items {
             }
             let attributes = std::mem::take(&mut attributes);
             let (is_enum, is_struct) = (text.starts_with("pub enum "), text.starts_with("pub struct "));
+            let is_non_exhaustive = attributes.contains("#[non_exhaustive]");
+            // The methods of a trait have no `pub`.
+            in_trait = (in_trait || line.starts_with("pub trait ")) && *line != "}";
             if (is_enum || is_struct) && text.ends_with('{') {
                 let body: Vec<&str> = lines[at..].iter().take_while(|line| **line != "}").copied().collect();
-                items.read_type(text, &body, is_enum, attributes.contains("#[non_exhaustive]"));
-            } else if text.starts_with("pub fn ")
-                || text.starts_with("pub async fn ")
-                || text.starts_with("impl From<")
+                items.read_type(text, &body, is_enum, is_non_exhaustive);
+            } else if is_struct {
+                items.read_tuple(&whole(&lines[at - 1..]), is_non_exhaustive);
+            } else if SIGNATURES.iter().any(|start| text.starts_with(start))
+                || in_trait && line.starts_with("    fn ")
             {
-                let end = lines[at - 1..].iter().position(|line| line.ends_with(['{', ';'])).unwrap_or(0);
-                let signature: Vec<&str> =
-                    lines[at - 1..=at - 1 + end].iter().map(|line| line.trim()).collect();
-                items.signatures.push(signature.join(" "));
+                items.signatures.push(whole(&lines[at - 1..]));
+            } else if text.starts_with("pub const ") || text.starts_with("pub static ") {
+                // Without its value.
+                items.signatures.extend(whole(&lines[at - 1..]).split(" = ").next().map(str::to_owned));
             }
         }
         items
+    }
+
+    /// Reads `pub struct Name(pub A, B);`.
+    fn read_tuple(&mut self, text: &str, is_non_exhaustive: bool) {
+        let name = words(text).nth(2).unwrap_or_default().to_owned();
+        let Some((_, fields)) = text.split_once('(') else { return };
+        let fields = split_fields(fields.trim_end_matches([';', ')', ' ']));
+        let is_literal = fields.iter().all(|field| field.starts_with("pub "));
+        let public = fields.iter().filter(|field| field.starts_with("pub "));
+        self.signatures.extend(public.map(|field| format!("{name}.{field}")));
+        let (is_enum, variants) = (false, Vec::new());
+        self.types.push(Type { name, is_enum, is_non_exhaustive, variants, is_literal });
     }
 
     fn read_type(&mut self, head: &str, body: &[&str], is_enum: bool, is_non_exhaustive: bool) {
@@ -213,12 +239,35 @@ impl Items {
         }
         let is_literal =
             !is_enum && !fields.is_empty() && fields.iter().all(|field| field.starts_with("pub "));
-        if !is_enum {
+        if is_enum {
+            // With the fields of the variants.
+            let written = body.iter().map(|line| line.trim()).filter(|line| !line.starts_with(['/', '#']));
+            self.signatures.extend(written.map(|line| format!("{name}::{line}")));
+        } else {
             let public = fields.iter().filter(|field| field.starts_with("pub "));
             self.signatures.extend(public.map(|field| format!("{name}.{field}")));
         }
         self.types.push(Type { name, is_enum, is_non_exhaustive, variants, is_literal });
     }
+}
+
+/// The beginnings of items whose whole text is their interface.
+const SIGNATURES: [&str; 5] = ["pub fn ", "pub async fn ", "pub const fn ", "pub type ", "impl From<"];
+
+/// The text of an item up to its body or its end, in one line.
+fn whole(lines: &[&str]) -> String {
+    let end = lines.iter().position(|line| line.ends_with(['{', ';'])).unwrap_or(0);
+    lines[..=end].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+/// Splits a list of fields at the commas that are in no brackets.
+fn split_fields(fields: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    let parts = fields.split(|character: char| {
+        depth += i32::from("<([".contains(character)) - i32::from(">)]".contains(character));
+        character == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|field| !field.is_empty()).collect()
 }
 
 /// The files of the crate without their tests.

@@ -1,7 +1,12 @@
 //! How agents and sessions end, and how that is reported.
 
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures::future::{BoxFuture, poll_fn};
 use mock_server::{Fault, MockServer, ProcessAgent, Reply, Script, Step};
 use sandbox_agent_sdk::termination::{EndReason, TerminatedBy};
 use sandbox_agent_sdk::thread::TurnFailure;
@@ -157,6 +162,70 @@ async fn termination_details_that_arrive_after_the_calls_have_failed_are_publish
         }
         assert_eq!(ends_so_far(&mut events).len(), 0, "the end is published once");
     }
+}
+
+/// A call that is polled within its wake-up once it is hasty, as if another thread completed it before the one that woke
+/// it continues.
+struct Hasty<T> {
+    call: Mutex<BoxFuture<'static, T>>,
+    result: Mutex<Option<T>>,
+    is_hasty: AtomicBool,
+    test: Waker,
+}
+
+impl<T: Send + 'static> Hasty<T> {
+    fn poll(self: &Arc<Self>) {
+        // A call that wakes itself is being polled.
+        let Ok(mut call) = self.call.try_lock() else { return };
+        if self.result.lock().unwrap().is_some() {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(self));
+        if let Poll::Ready(result) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
+            *self.result.lock().unwrap() = Some(result);
+        }
+    }
+}
+
+impl<T: Send + 'static> Wake for Hasty<T> {
+    fn wake(self: Arc<Self>) {
+        if self.is_hasty.load(Ordering::SeqCst) {
+            self.poll();
+        }
+        self.test.wake_by_ref();
+    }
+}
+
+#[tokio::test]
+async fn late_termination_details_are_published_if_the_call_ends_before_its_connection() {
+    let script = Script::default()
+        .on_request(|method, _| (method == "_example/die").then(|| vec![Step::crash(3, ["late boom"])]));
+    let limit = Duration::from_secs(2);
+    let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+    let client = client(&server, ServerKind::PerAgent);
+    let _session = session(&client).await;
+    let mut events = client.events();
+    let call = client.raw_request("_example/die", json!({}));
+    let test = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let (call, result, is_hasty) = (Mutex::new(call), Mutex::default(), AtomicBool::new(false));
+    let call = Arc::new(Hasty { call, result, is_hasty, test });
+    let polled = poll_fn(|_| {
+        call.poll();
+        Poll::<Infallible>::Pending
+    });
+    tokio::select! {
+        _ = session_ended(&mut events) => {}
+        never = polled => match never {},
+    }
+    call.is_hasty.store(true, Ordering::SeqCst);
+    let details = event(&mut events, |event| match event {
+        Event::TerminationDetails(details) => Some(details.termination),
+        _ => None,
+    })
+    .await;
+    assert_eq!((details.exit_code, details.last_stderr_lines(5)), (Some(3), vec!["late boom"]));
+    let error = call.result.lock().unwrap().take().unwrap().unwrap_err();
+    assert_eq!(error.termination().unwrap().stderr, None);
 }
 
 #[tokio::test]

@@ -70,8 +70,9 @@ const PLANTED: [&str; 48] = [
 async fn files_that_make_other_programs_run_code_are_not_written() {
     let place = Place::new();
     let files = place.files();
-    for planted in PLANTED {
-        let result = write(&files, place.at(planted), "attack").await;
+    let all = ConfinedFiles::DENIED.iter().map(|name| name.replace('*', "x"));
+    for planted in PLANTED.map(str::to_owned).into_iter().chain(all) {
+        let result = write(&files, place.at(&planted), "attack").await;
         assert!(matches!(result, Err(FileError::Protected(_))), "{planted}: {result:?}");
     }
     assert_eq!(fs::read_dir(place.root()).unwrap().count(), 0, "nothing is created for a refused file");

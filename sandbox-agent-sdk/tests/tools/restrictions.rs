@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::symlink;
 
-use sandbox_agent_sdk::tools::{Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals};
+use sandbox_agent_sdk::tools::{
+    Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals, TextFiles, WriteText,
+};
 use serde_json::json;
 
 use super::support::{Place, run, script, sh, within};
@@ -63,6 +65,31 @@ async fn a_command_that_is_allowed_is_this_programs_and_not_one_that_the_agent_p
     for relative in ["./echo", "../root/echo"] {
         let result = terminals.create("s", &TerminalCommand::new(relative));
         assert!(matches!(result, Err(TerminalError::NotAllowed(_))), "{relative}: {result:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_the_agent_can_replace_does_not_run() {
+    let place = Place::new();
+    let name = "tool";
+    std::fs::create_dir_all(place.at("venv/bin")).unwrap();
+    let tool = script(&place, &format!("venv/bin/{name}"), "printf original");
+    let elsewhere = place.outside().join(name);
+    symlink(&tool, &elsewhere).unwrap();
+    // It keeps its mode, so it is a program after that.
+    place.files().write(WriteText::new(&tool, "#!/bin/sh\nprintf trapped\n")).await.unwrap();
+    let link = elsewhere.display().to_string();
+    for command in [tool, link] {
+        let wanted = TerminalCommand::new(&command);
+        for options in [place.options().allow_only([&command]), place.options().allow_if(|_| true)] {
+            let error = Terminals::new(options.clone()).create("s", &wanted).unwrap_err();
+            assert!(matches!(&error, TerminalError::Replaceable(_)), "{command}: {error:?}");
+            assert_eq!(error.to_rpc().data.unwrap()["reason"], "replaceable");
+            let terminals = Terminals::new(options.allow_programs_in_roots());
+            assert_eq!(output(&terminals, &wanted).await, "trapped", "the application accepts it");
+        }
+        // Where every command may run, it is no other one.
+        assert_eq!(output(&place.terminals(), &wanted).await, "trapped");
     }
 }
 

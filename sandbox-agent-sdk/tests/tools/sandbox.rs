@@ -4,13 +4,13 @@
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use sandbox_agent_sdk::tools::{
-    AgentTools, Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals,
+    AgentTools, PathProblem, Roots, TerminalCommand, TerminalError, TerminalOptions, Terminals,
 };
 use sandbox_agent_sdk::tools::{Sandbox, SandboxError};
 use serde_json::json;
@@ -493,6 +493,20 @@ async fn exits_and_missing_programs_are_reported_as_without_a_sandbox() {
     }
     let everything = Terminals::new(TerminalOptions::new(Roots::at("/")).sandbox(sandbox().unwrap()));
     assert!(matches!(everything.create("s", &sh("true")), Err(TerminalError::Outside(_))));
+}
+
+#[test]
+fn a_bubblewrap_that_other_users_can_replace_is_not_run() {
+    let place = Place::new();
+    let program = script(&place, "bwrap", "exit 0");
+    assert!(Sandbox::with_program(&program).is_ok());
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o757)).unwrap();
+    let error = Sandbox::with_program(&program).unwrap_err();
+    assert!(
+        matches!(&error, SandboxError::Untrusted { entry, problem: PathProblem::WritableByOthers { .. }, .. }
+            if entry.ends_with("bwrap")),
+        "{error:?}"
+    );
 }
 
 #[test]

@@ -38,8 +38,6 @@ const NAMES: [&str; 22] = [
     ".ENVRC ",
     "x.code-workspace",
 ];
-/// Protected names, as a file system compares them that ignores case and invisible characters and has short names.
-const PROTECTED: [&str; 3] = [".git", ".envrc", "git~1"];
 
 /// The second and the third make their directory a git repository if they are its `HEAD`.
 const CONTENTS: [&str; 3] = ["written", "ref: refs/heads/main\n", "0123456789012345678901234567890123456789"];
@@ -100,12 +98,15 @@ impl World {
         self.check(&path);
     }
 
-    /// A path of names that exist, and of any bytes.
+    /// A path of names that exist, of protected names, and of any bytes.
     fn path(&self, input: &mut Unstructured<'_>, absolute: bool) -> PathBuf {
         let mut path = if absolute { self.directory.path().join("root") } else { PathBuf::new() };
         for _ in 0..input.int_in_range(0..=6).unwrap_or(0) {
-            match input.int_in_range(0..=NAMES.len()) {
+            match input.int_in_range(0..=NAMES.len() + ConfinedFiles::DENIED.len()) {
                 Ok(at) if at < NAMES.len() => path.push(NAMES[at]),
+                Ok(at) if at > NAMES.len() => {
+                    path.push(ConfinedFiles::DENIED[at - NAMES.len() - 1].replace('*', "x"));
+                }
                 Ok(_) => {
                     let length = input.int_in_range(0..=12).unwrap_or(0);
                     let name = input.bytes(length).unwrap_or_default();
@@ -120,17 +121,14 @@ impl World {
 
     /// No file with a protected name was created at any depth, in any spelling, and no directory became a repository.
     fn check_names(&self, directory: &Path, path: &Path) {
+        let root = self.directory.path().join("root");
         for entry in fs::read_dir(directory).unwrap().flatten() {
-            let name = entry.file_name().to_string_lossy().to_lowercase();
-            let visible = name.replace('\u{200c}', "");
-            let stored = visible.trim_end_matches(['.', ' ']);
-            let is_protected = PROTECTED.contains(&stored) || stored.ends_with(".code-workspace");
             // These two were there before, and are checked by themselves.
-            let root = self.directory.path().join("root");
             if [root.join(".git"), root.join("bare")].contains(&entry.path()) {
                 continue;
             }
-            assert!(!is_protected, "{} is protected", path.display());
+            let created = entry.path();
+            assert!(!is_protected(created.strip_prefix(&root).unwrap()), "{} is protected", path.display());
             if entry.file_type().unwrap().is_dir() {
                 self.check_names(&entry.path(), path);
             }
@@ -154,4 +152,22 @@ impl World {
         let secret = fs::read_to_string(self.directory.path().join("outside/secret")).unwrap();
         assert_eq!(secret, SECRET, "{} was written", path.display());
     }
+}
+
+/// Whether a path ends with a protected name, as a file system compares names that ignores case and invisible characters
+/// and has short names.
+fn is_protected(path: &Path) -> bool {
+    let names = path.iter().map(|name| {
+        let name = name.to_string_lossy().to_lowercase().replace('\u{200c}', "");
+        name.trim_end_matches(['.', ' ']).to_owned()
+    });
+    let path = names.fold(String::new(), |path, name| path + "/" + &name);
+    path.ends_with("/git~1")
+        || ConfinedFiles::DENIED.iter().any(|denied| {
+            let denied = denied.to_lowercase();
+            match denied.strip_prefix('*') {
+                Some(end) => path.ends_with(end),
+                None => path.ends_with(&format!("/{denied}")),
+            }
+        })
 }

@@ -89,6 +89,8 @@ impl EventLoop {
         let Some(report) = report else { return };
         let info = report.clone().into_info();
         self.shared.set_ended(info.clone());
+        // Counted before the calls end: on another thread, one that ended would no longer count, and its POST is open.
+        let has_posts = self.shared.in_flight.load(Ordering::Acquire) > 0;
         let ends = published.unwrap_or_default();
         self.hub.complete_ends(&ends, &report);
         for reply in waiting {
@@ -96,7 +98,7 @@ impl EventLoop {
             let _ = reply.send(info.clone());
         }
         let posts = self.wire.control().end_keeping_posts(Error::ended(None, info, true));
-        if !report.has_stderr() && self.shared.in_flight.load(Ordering::Acquire) > 0 {
+        if has_posts && !report.has_stderr() {
             let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
             let late = LateDetails { hub, shared, ends, report, timeout: self.late_details };
             self.late.spawn(late.read(posts));

@@ -2,14 +2,17 @@
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::client::hub::{Hub, warn_undecided};
+use crate::client::tasks::Tasks;
 use crate::error::RpcError;
 use crate::requests::{
     DecidedBy, ELICITATION, Fallback, Held, Params, PermissionHandler, QuestionRequest, REQUEST_PERMISSION,
@@ -29,11 +32,16 @@ pub(super) struct Decisions {
     handler: Option<PermissionHandler>,
     /// Guards the sessions this client has never named for which a warning was logged; held for a look-up.
     warned: Mutex<HashSet<Option<Arc<str>>>>,
+    /// The runtime of the connection. A handler may forward a request outside it.
+    runtime: Handle,
+    /// The tasks of the permission handler, which may continue after its decision. They end with the connection.
+    tasks: Tasks,
 }
 
 impl Decisions {
     pub(super) fn new(hub: Arc<Hub>, policy: PermissionPolicy, handler: Option<PermissionHandler>) -> Self {
-        Self { hub, policy, handler, warned: Mutex::default() }
+        let (runtime, tasks) = (Handle::current(), Tasks::default());
+        Self { hub, policy, handler, warned: Mutex::default(), runtime, tasks }
     }
 
     /// Whether requests with this method are decided here.
@@ -41,12 +49,8 @@ impl Decisions {
         matches!(method, REQUEST_PERMISSION | ELICITATION | REQUEST_QUESTION)
     }
 
-    /// Decides a request, at once or by the returned future.
-    pub(super) fn decide(
-        &self,
-        request: Undecided<'_>,
-        responder: impl Into<Responder>,
-    ) -> Option<BoxFuture<'static, ()>> {
+    /// Decides a request, now or later.
+    pub(super) fn decide(&self, request: Undecided<'_>, responder: impl Into<Responder>) {
         let Undecided { method, session, params, held } = request;
         if method != REQUEST_PERMISSION {
             let request = QuestionRequest::new(method, params, responder, held);
@@ -54,34 +58,34 @@ impl Decisions {
             if self.hub.publish(&Event::Question(request)) == 0 {
                 self.warn(session.cloned());
             }
-            return None;
+            return;
         }
         let reported = reported_call(&self.hub, session.map(AsRef::as_ref), &params);
         let request = PermissionRequest::new(params, responder, held, reported);
-        self.permission(request)
+        self.permission(request);
     }
 
     /// Decides a permission request by the policy, the handler or a deciding reader; refuses it if there is none.
-    fn permission(&self, request: PermissionRequest) -> Option<BoxFuture<'static, ()>> {
+    fn permission(&self, request: PermissionRequest) {
         let decision = self.policy.decide(&request);
         if decision != PermissionDecision::Ask {
             request.obey(&decision);
             self.hub.decided(&request, DecidedBy::Policy);
-            return None;
+            return;
         }
         if let Some(handler) = self.handler.clone() {
             self.hub.publish(&Event::Permission(request.observed()));
             let hub = Arc::clone(&self.hub);
-            return Some(Box::pin(async move { ask_handler(&hub, &handler, request).await }));
+            let _runtime = self.runtime.enter();
+            return self.tasks.spawn(async move { ask_handler(&hub, &handler, request).await });
         }
         if self.hub.publish(&Event::Permission(request.clone())) > 0 {
-            return None;
+            return;
         }
         // The agent may have withdrawn it.
         let _ = request.refuse();
         self.hub.decided(&request, DecidedBy::Default);
         self.warn(request.session_id().map(Into::into));
-        None
     }
 
     /// Logs that nothing decides a session's requests, once for each session.
@@ -119,19 +123,11 @@ impl Fallback for Decisions {
         if !Self::decides(&method) {
             return Box::pin(std::future::ready(Err(unknown)));
         }
-        let (sender, mut decided) = oneshot::channel();
+        let (sender, decided) = oneshot::channel();
         let request = Undecided { method: &method, session: session.as_ref(), params, held: Box::new(()) };
-        let deciding = self.decide(request, Responder::Handler(sender));
-        Box::pin(async move {
-            let mut deciding = deciding.unwrap_or_else(|| Box::pin(std::future::pending()));
-            let response = tokio::select! {
-                biased;
-                response = &mut decided => response,
-                () = &mut deciding => decided.await,
-            };
-            // Each copy responds when it is dropped, so there is a response.
-            response.unwrap_or(Err(unknown))
-        })
+        self.decide(request, Responder::Handler(sender));
+        // Each copy responds when it is dropped, so there is a response.
+        Box::pin(async move { decided.await.unwrap_or(Err(unknown)) })
     }
 }
 
@@ -143,16 +139,25 @@ pub(super) fn reported_call(hub: &Hub, session: Option<&str>, params: &Value) ->
 /// Lets the handler decide. If it panics or does not decide, the request is refused.
 async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: PermissionRequest) {
     let decision = AssertUnwindSafe(handler.call(request.clone())).catch_unwind();
+    let mut decision = pin!(decision.map(|decision| {
+        decision.unwrap_or_else(|_| {
+            tracing::error!("a permission handler panicked; a permission that it did not decide is refused");
+            PermissionDecision::Refuse
+        })
+    }));
     let decision = tokio::select! {
         biased;
-        // It was answered elsewhere, or the agent no longer waits.
-        () = request.closed() => return,
-        decision = decision => decision,
+        () = request.closed() => {
+            // Without an outcome, the agent no longer waits.
+            if request.outcome().is_some() {
+                hub.decided(&request, DecidedBy::Handler);
+                // What the handler does after its decision, such as writing a log, is its own.
+                decision.await;
+            }
+            return;
+        }
+        decision = &mut decision => decision,
     };
-    let decision = decision.unwrap_or_else(|_| {
-        tracing::error!("a permission handler panicked; the permission is refused");
-        PermissionDecision::Refuse
-    });
     if !request.obey(&decision) {
         // The agent may have withdrawn it.
         let _ = request.refuse();

@@ -9,7 +9,8 @@ use crate::{Error, PermissionRequest, Update};
 
 /// An event of a turn, returned by [`Turn::next_event`](crate::Turn::next_event).
 ///
-/// Serializes like the [`Event`](crate::Event) of the same kind, to an object with a `type` field.
+/// Serializes like the [`Event`](crate::Event) of the same kind, to an object with a `type` field. The end of the turn has
+/// no `sessionId` and no `requestId`, unlike [`Event::TurnEnded`](crate::Event::TurnEnded).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TurnEvent {

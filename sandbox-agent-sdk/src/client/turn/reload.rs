@@ -54,9 +54,15 @@ impl ReceivedTurn {
     }
 
     /// Adds what was received to a turn of the history. Agents may not replay thoughts and parts of tool calls. Returns
-    /// `None` if the turns contradict each other.
+    /// `None` if the turns contradict each other, or have nothing in common: the history may end with an earlier turn
+    /// with the same prompt.
     fn complete(&self, mut whole: CollectedTurn) -> Option<CollectedTurn> {
         let received = &self.collected;
+        let has_text = !received.text.trim().is_empty();
+        let has_thoughts = !received.thoughts.trim().is_empty() && !whole.thoughts.trim().is_empty();
+        if !has_text && !has_thoughts && received.tool_calls.is_empty() {
+            return None;
+        }
         if !contains_parts(&whole.text, &received.text, self.holes.iter().map(|hole| hole.text)) {
             return None;
         }

@@ -70,6 +70,9 @@ pub struct ConfinedFiles {
 impl ConfinedFiles {
     /// The names of files and directories that are protected by default. They match at any depth and in any
     /// letter case. A name that starts with `*` matches every name that ends with the rest.
+    ///
+    /// The list cannot be complete, because any program can define such files. Add others with
+    /// [`deny_writes`](Self::deny_writes).
     pub const DENIED: &'static [&'static str] = denied::DEFAULT;
 
     /// Opens the directories.

@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::env::{join_paths, split_paths};
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{TerminalCommand, TerminalError};
+use crate::trust::walk;
 
 type Allow = Arc<dyn Fn(&TerminalCommand) -> bool + Send + Sync>;
 
@@ -69,11 +71,21 @@ impl Allowed {
     }
 }
 
-/// Removes relative entries from a search path.
-pub(super) fn absolute_path(path: &OsStr) -> OsString {
-    let directories = split_paths(path).filter(|directory| directory.is_absolute());
+/// Removes relative entries from a search path, and those in which an agent can create programs.
+pub(super) fn safe_path(path: &OsStr, writable: &[PathBuf]) -> OsString {
+    // A directory that cannot be resolved has no programs.
+    let is_safe = |directory: &PathBuf| matches!(entry_in(directory, writable), Ok(None));
+    let directories = split_paths(path).filter(|directory| directory.is_absolute() && is_safe(directory));
     // No entry of a split path contains a colon.
     join_paths(directories).unwrap_or_default()
+}
+
+/// Returns the first entry of an absolute path that is in one of these directories, also through links. Whoever can write
+/// to the directory can replace the file.
+pub(super) fn entry_in(path: &Path, directories: &[PathBuf]) -> io::Result<Option<PathBuf>> {
+    walk(path, |entry, _| {
+        Ok(directories.iter().any(|directory| entry.starts_with(directory)).then(|| entry.to_owned()))
+    })
 }
 
 /// Finds the program of a name without a slash, or of an absolute path.
@@ -127,7 +139,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::{Allowed, absolute_path};
+    use super::{Allowed, safe_path};
     use crate::tools::TerminalError;
 
     fn program(place: &TempDir, name: &str) -> PathBuf {
@@ -202,7 +214,23 @@ mod tests {
     #[test]
     fn nothing_in_the_search_path_depends_on_the_directory() {
         for (path, expected) in [("", ""), (":/bin::bin:/usr/bin:.", "/bin:/usr/bin"), ("..", "")] {
-            assert_eq!(absolute_path(path.as_ref()), expected, "{path}");
+            assert_eq!(safe_path(path.as_ref(), &[]), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn nothing_in_the_search_path_is_in_a_directory_of_the_agent() {
+        let place = tempfile::tempdir().unwrap();
+        let real = place.path().canonicalize().unwrap();
+        let at = |name: &str| real.join(name);
+        for directory in ["root/bin", "bin", "rooted"] {
+            std::fs::create_dir_all(at(directory)).unwrap();
+        }
+        symlink(at("root/bin"), at("link")).unwrap();
+        symlink(at("bin"), at("root/out")).unwrap();
+        let all = ["bin", "root", "root/bin", "link", "root/out", "none", "rooted"].map(at);
+        let path = std::env::join_paths(all).unwrap();
+        let expected = std::env::join_paths([at("bin"), at("rooted")]).unwrap();
+        assert_eq!(safe_path(&path, &[at("root")]), expected);
     }
 }

@@ -21,6 +21,10 @@ pub enum TerminalError {
     /// The command is not allowed.
     #[error("the command `{}` is not allowed", printable(.0))]
     NotAllowed(String),
+    /// The command is allowed, but the agent may be able to replace its program: this entry in the path of the program
+    /// is in a root. See [`TerminalOptions::allow_programs_in_roots`](super::TerminalOptions::allow_programs_in_roots).
+    #[error("the agent can replace the program at `{}`, which is in a root", printable(&.0.to_string_lossy()))]
+    Replaceable(PathBuf),
     /// The command is allowed, but this environment variable is not.
     #[error("the environment variable `{}` is not allowed", printable(.0))]
     VariableNotAllowed(String),
@@ -79,6 +83,7 @@ impl TerminalError {
         match self {
             Self::Unknown(_) => "unknown_terminal",
             Self::NotAllowed(_) => "not_allowed",
+            Self::Replaceable(_) => "replaceable",
             Self::VariableNotAllowed(_) => "variable_not_allowed",
             Self::Outside(_) => "outside",
             Self::NoDirectory(_) => "no_directory",
@@ -140,6 +145,7 @@ mod tests {
         let errors = [
             TerminalError::Unknown(text()),
             TerminalError::NotAllowed(text()),
+            TerminalError::Replaceable(text().into()),
             TerminalError::VariableNotAllowed(text()),
             TerminalError::Outside(text().into()),
             TerminalError::NoDirectory(text().into()),

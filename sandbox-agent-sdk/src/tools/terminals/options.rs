@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
 use tokio::process::Command;
 
-use super::allowed::{Allowed, absolute_path, check_variables, locate};
+use super::allowed::{Allowed, check_variables, entry_in, locate, safe_path};
 use super::sandbox::{Confined, Sandbox, outer_roots, readable};
 use super::spawner::Spawner;
 use super::{TerminalCommand, TerminalError};
@@ -27,6 +28,8 @@ use crate::tools::Roots;
 pub struct TerminalOptions {
     roots: Roots,
     allowed: Allowed,
+    /// Whether an allowed program may be in a root.
+    programs_in_roots: bool,
     /// The variables that an agent may set. `None` means all, unless commands are restricted.
     variables: Option<HashSet<String>>,
     shell: Option<PathBuf>,
@@ -54,6 +57,7 @@ impl TerminalOptions {
         Self {
             roots,
             allowed: Allowed::Everything,
+            programs_in_roots: false,
             variables: None,
             shell: None,
             sandbox: None,
@@ -75,7 +79,10 @@ impl TerminalOptions {
     ///
     /// The agent cannot substitute another program. A name is looked up in this program's `PATH` without its relative
     /// entries. A path must have the name of an allowed program and resolve to the same file. The command then runs
-    /// the file that the lookup found, not the agent's path. Relative paths are rejected. Environment variables that
+    /// the file that the lookup found, not the agent's path. Relative paths are rejected, and so are programs in a root,
+    /// such as those of a virtual environment, because the agent can replace them
+    /// ([`TerminalError::Replaceable`]). The `PATH` of the command has no directories in a root. Only the program itself
+    /// is checked, not the interpreter that a script names and the files that a program loads. Environment variables that
     /// are not [allowed](Self::allow_variables) are rejected too, because many of them make programs load code. A
     /// [`shell`](Self::shell) is not used.
     pub fn allow_only(mut self, commands: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -88,10 +95,20 @@ impl TerminalOptions {
     /// The function receives the whole request. With a [`shell`](Self::shell), a command without arguments is
     /// a script: a function that checks only the first word of [`command`](TerminalCommand::command)
     /// restricts nothing (`git status; rm -rf .`). As for [`allow_only`](Self::allow_only), arguments can
-    /// make most programs run others, names are looked up in this program's `PATH`, and relative paths and
-    /// environment variables that are not [allowed](Self::allow_variables) are rejected.
+    /// make most programs run others, names are looked up in this program's `PATH`, and relative paths,
+    /// programs in a root and environment variables that are not [allowed](Self::allow_variables) are rejected.
     pub fn allow_if(mut self, allow: impl Fn(&TerminalCommand) -> bool + Send + Sync + 'static) -> Self {
         self.allowed = Allowed::If(Arc::new(allow));
+        self
+    }
+
+    /// Lets restricted commands run programs in a root, such as those of a virtual environment.
+    ///
+    /// **The agent chooses what such a program does**: it can replace the program by writing the file, or by an allowed
+    /// program that writes files. By default [`allow_only`](Self::allow_only) and [`allow_if`](Self::allow_if) reject
+    /// these programs.
+    pub fn allow_programs_in_roots(mut self) -> Self {
+        self.programs_in_roots = true;
         self
     }
 
@@ -205,23 +222,13 @@ impl TerminalOptions {
         check_variables(self.variables.as_ref().or(restricted.then_some(&no_variables)), wanted)?;
         self.allowed.check(wanted)?;
         let path = std::env::var_os("PATH");
-        let is_script = wanted.args.is_empty() && !matches!(self.allowed, Allowed::These(_));
-        let args = || wanted.args.iter().map(OsString::from).collect::<Vec<_>>();
-        let (program, name, args) = match &self.shell {
-            Some(shell) if is_script => {
-                (shell.clone(), None, vec!["-c".into(), OsString::from(&wanted.command)])
-            }
-            _ if restricted => {
-                let program = self.allowed.program(&wanted.command, path.as_deref())?;
-                (program.path, Some(program.name), args())
-            }
-            _ => (PathBuf::from(&wanted.command), None, args()),
-        };
+        let writable = self.writable(restricted);
+        let (program, name, args) = self.program(wanted, path.as_deref(), &writable)?;
         let directory = self.directory(wanted.cwd.as_deref())?;
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         if let Some(path) = path.as_ref().filter(|_| restricted) {
-            // An allowed program must not find programs in its working directory.
-            variables.push(("PATH".into(), absolute_path(path)));
+            // An allowed program must not find programs of the agent.
+            variables.push(("PATH".into(), safe_path(path, &writable)));
         }
         variables.extend(wanted.env.iter().map(|(name, value)| (name.into(), value.into())));
         variables.push(("PWD".into(), directory.clone().into()));
@@ -248,15 +255,42 @@ impl TerminalOptions {
             roots,
             directory: &directory,
         });
-        let input = readable(&line.input).map_err(|source| TerminalError::Io {
-            command: wanted.command.clone(),
-            source: Arc::new(source),
-        })?;
+        let input = readable(&line.input).map_err(|error| failed(wanted, error))?;
         let mut command = Command::new(line.program);
         command.args(line.args);
         self.inherited.apply(&mut command);
         command.current_dir("/").stdin(input);
         Ok(command)
+    }
+
+    /// Returns the program to start, its `argv[0]` if commands are restricted, and its arguments. `writable` are the
+    /// directories in which a restricted program must not be.
+    fn program(
+        &self,
+        wanted: &TerminalCommand,
+        path: Option<&OsStr>,
+        writable: &[PathBuf],
+    ) -> Result<(PathBuf, Option<String>, Vec<OsString>), TerminalError> {
+        let is_script = wanted.args.is_empty() && !matches!(self.allowed, Allowed::These(_));
+        if let Some(shell) = self.shell.as_ref().filter(|_| is_script) {
+            return Ok((shell.clone(), None, vec!["-c".into(), OsString::from(&wanted.command)]));
+        }
+        let args = wanted.args.iter().map(OsString::from).collect();
+        if !self.allowed.is_restricted() {
+            return Ok((PathBuf::from(&wanted.command), None, args));
+        }
+        let program = self.allowed.program(&wanted.command, path)?;
+        match entry_in(&program.path, writable).map_err(|error| failed(wanted, error))? {
+            Some(entry) => Err(TerminalError::Replaceable(entry)),
+            None => Ok((program.path, Some(program.name), args)),
+        }
+    }
+
+    /// Returns the directories in which an agent must not choose the programs of restricted commands.
+    fn writable(&self, restricted: bool) -> Vec<PathBuf> {
+        let roots = self.roots.iter().filter(|_| restricted && !self.programs_in_roots);
+        // A root that does not exist has no programs.
+        roots.filter_map(|root| root.local.canonicalize().ok()).collect()
     }
 
     /// Returns the working directory. A running command can access any directory anyway, so a link that is
@@ -284,6 +318,10 @@ impl TerminalOptions {
         }
         Ok(real)
     }
+}
+
+fn failed(wanted: &TerminalCommand, source: io::Error) -> TerminalError {
+    TerminalError::Io { command: wanted.command.clone(), source: Arc::new(source) }
 }
 
 /// Whether a program with this name exists for a command in this directory.

@@ -17,6 +17,7 @@ use super::hidden::Hidden;
 use super::spawner::Spawner;
 use super::visible::Visible;
 use crate::convert::text::printable;
+use crate::trust::{PathProblem, Verdict, check};
 
 /// The name of bubblewrap's program.
 const PROGRAM: &str = "bwrap";
@@ -34,7 +35,8 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// Linux only. It uses [bubblewrap](https://github.com/containers/bubblewrap) 0.8 or later, which needs
 /// unprivileged user namespaces. By default a command
 ///
-/// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets;
+/// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets (but VM sockets, see
+///   below);
 /// - can write only to the roots of the terminals and to its own temporary directories;
 /// - sees empty directories instead of the home directories, `/tmp`, `/var/tmp` and `/run`;
 ///   [`read`](Self::read) makes parts of them visible again, such as a toolchain in a home directory. The same applies to
@@ -46,7 +48,8 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 ///
 /// The sandbox does not prevent everything. A command can read every other file that this program can read (use
 /// [`hide`](Self::hide)), connect to Unix sockets in visible directories (services have some below `/var/lib` and
-/// `/var/snap`), use any amount of memory and processor time, attack the kernel, read the keys in this program's
+/// `/var/snap`), use VM sockets (`AF_VSOCK`), which the kernel does not confine to a network namespace and which reach the
+/// host of a virtual machine and its services, use any amount of memory and processor time, attack the kernel, read the keys in this program's
 /// session keyring (`keyctl`), and use file descriptors that this program opened without close-on-exec (the Rust
 /// standard library never does). Files that a command writes to the roots remain there, including hooks and build
 /// scripts: do not run them outside a sandbox.
@@ -97,6 +100,17 @@ pub enum SandboxError {
     /// Bubblewrap is not installed. Its package is usually called `bubblewrap`.
     #[error("bubblewrap was not found at {}", printable(&.0.to_string_lossy()))]
     NotFound(PathBuf),
+    /// Other users of this machine can replace bubblewrap.
+    #[error("{} is not trusted: {}: {problem}", printable(&.program.to_string_lossy()), printable(&.entry.to_string_lossy()))]
+    #[non_exhaustive]
+    Untrusted {
+        /// The path of bubblewrap.
+        program: PathBuf,
+        /// The untrusted entry: the program, or a directory or link in its path.
+        entry: PathBuf,
+        /// Why the entry is not trusted.
+        problem: PathProblem,
+    },
     /// Bubblewrap is too old, or this system does not allow unprivileged user namespaces.
     #[error("bubblewrap does not work on this system: {}", printable(.message))]
     #[non_exhaustive]
@@ -158,7 +172,8 @@ impl Sandbox {
     /// Finds bubblewrap in this program's `PATH` and tests it. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// [`SandboxError`] if bubblewrap is not installed or does not work on this system.
+    /// [`SandboxError`] if bubblewrap is not installed or does not work on this system, or if other users can replace
+    /// it.
     pub fn detect() -> Result<Self, SandboxError> {
         let found = locate(PROGRAM, std::env::var_os("PATH").as_deref());
         Self::with_program(found.ok_or_else(|| SandboxError::NotFound(PROGRAM.into()))?)
@@ -169,7 +184,7 @@ impl Sandbox {
     /// # Errors
     /// The errors of [`detect`](Self::detect).
     pub fn with_program(program: impl Into<PathBuf>) -> Result<Self, SandboxError> {
-        let program = program.into();
+        let program: PathBuf = program.into();
         if !cfg!(target_os = "linux") {
             return Err(SandboxError::Unsupported);
         }
@@ -177,6 +192,10 @@ impl Sandbox {
             return Err(SandboxError::NotFound(program));
         }
         let failed = |error: io::Error| SandboxError::Io(Arc::new(error));
+        let program = std::path::absolute(program).map_err(failed)?;
+        if let Verdict::Untrusted(entry, problem) = check(&program).map_err(failed)? {
+            return Err(SandboxError::Untrusted { program, entry, problem });
+        }
         let sandbox = Self {
             program,
             network: Network::None,

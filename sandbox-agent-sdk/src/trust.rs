@@ -1,4 +1,4 @@
-//! Checks whether other users can replace a program.
+//! Checks who can replace a program.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ impl fmt::Display for PathProblem {
 
 /// The result of checking a path.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Trusted,
     /// This entry in the path is not trusted.
     Untrusted(PathBuf, PathProblem),
@@ -57,12 +57,23 @@ pub(super) enum Verdict {
 /// Each must be owned by this user or by root, and no other user may be able to write to it. In a sticky
 /// directory, such as `/tmp`, other users can add entries but not replace those of others, so the owner of
 /// the entry decides.
-pub(super) fn check(path: &Path) -> io::Result<Verdict> {
+pub(crate) fn check(path: &Path) -> io::Result<Verdict> {
+    let untrusted = walk(path, |entry, metadata| {
+        Ok(problem(entry, metadata)?.map(|problem| Verdict::Untrusted(entry.to_owned(), problem)))
+    })?;
+    Ok(untrusted.unwrap_or(Verdict::Trusted))
+}
+
+/// Visits every directory, link and file in an absolute path, by paths without links, until `visit` returns something.
+pub(crate) fn walk<T>(
+    path: &Path,
+    mut visit: impl FnMut(&Path, &Metadata) -> io::Result<Option<T>>,
+) -> io::Result<Option<T>> {
     let mut place = PathBuf::from("/");
     let mut rest = parts(path);
     let mut links = 0;
-    if let Some(problem) = problem(&place, &fs::symlink_metadata(&place)?)? {
-        return Ok(Verdict::Untrusted(place, problem));
+    if let Some(found) = visit(&place, &fs::symlink_metadata(&place)?)? {
+        return Ok(Some(found));
     }
     while let Some(part) = rest.pop_front() {
         if part == ".." {
@@ -71,8 +82,8 @@ pub(super) fn check(path: &Path) -> io::Result<Verdict> {
         }
         let entry = place.join(&part);
         let metadata = fs::symlink_metadata(&entry)?;
-        if let Some(problem) = problem(&entry, &metadata)? {
-            return Ok(Verdict::Untrusted(entry, problem));
+        if let Some(found) = visit(&entry, &metadata)? {
+            return Ok(Some(found));
         }
         if !metadata.is_symlink() {
             place = entry;
@@ -90,7 +101,7 @@ pub(super) fn check(path: &Path) -> io::Result<Verdict> {
         new.extend(rest);
         rest = new;
     }
-    Ok(Verdict::Trusted)
+    Ok(None)
 }
 
 /// Returns the names in a path, without the root and `.`.

@@ -1,14 +1,14 @@
-//! Tasks that read the late details of an agent's end.
+//! Sets of tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinSet;
 
-/// Tasks that outlive their connection, and end with the client or when the application disconnects.
+/// Tasks that end with the last copy of this set. The lock is held to start or end them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LateTasks(Arc<Mutex<JoinSet<()>>>);
+pub(super) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
-impl LateTasks {
+impl Tasks {
     /// Starts a task. It must be called within a runtime.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.lock();
