@@ -14,7 +14,7 @@ use sdk_tests::{
 };
 
 use crate::{
-    cell::{Cell, RESULT, Seen, folder},
+    cell::{Cell, REMARK, RESULT, Seen, folder},
     known, page, rows,
     tally::{self, Tally},
 };
@@ -105,6 +105,7 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     tally::check();
     page::check_lines();
     rows::chat::check();
+    rows::failures::check();
     if !plan.write {
         page::check();
     }
@@ -236,6 +237,9 @@ async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
         Ok(Err(error)) => Seen::Failed(format!("the cell cannot be run: {error}")),
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
+            for remark in text.lines().filter_map(|line| line.strip_prefix(REMARK)) {
+                println!("{cell}: {remark}");
+            }
             if std::env::var_os("AGENTS_LOG").is_some() {
                 eprintln!("{}", String::from_utf8_lossy(&output.stderr));
             }
