@@ -56,7 +56,7 @@ impl SandboxAgentClient {
         let reports = self.request_reports(connection, &agent, &mut params);
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
-        hub.reports_ends(session.id(), reports);
+        hub.requested_ends(session.id(), reports);
         hub.usage(|usage| usage.created(session.id()));
         self.granted(session, new, connection).await
     }
@@ -125,7 +125,7 @@ impl SandboxAgentClient {
             connection.replayed(id).await;
             history.extend(std::iter::from_fn(|| collected.pop()));
         }
-        hub.reports_ends(id, reports);
+        hub.requested_ends(id, reports);
         hub.revive(id);
         hub.usage(|usage| usage.joined(id, connection.kind() == ServerKind::Shared));
         hub.opened(id, OpenSession::like(new.clone()));
@@ -217,7 +217,7 @@ impl SandboxAgentClient {
             let forked = client.opened(answer, FORK, began, agent, new.given())?;
             let history = forking.history(forked.id());
             let forked = forked.with_history(history);
-            hub.reports_ends(forked.id(), reports);
+            hub.requested_ends(forked.id(), reports);
             hub.usage(|usage| usage.joined(forked.id(), true));
             client.granted(forked, &new, &connection).await
         })

@@ -70,8 +70,9 @@ pub struct ClientTimeouts {
     /// How long the next prompt waits for the end of a cancelled run. Default 2.5 s, and at most half of `cancel`.
     ///
     /// Some agents report the end of a run, and send text of the run after the response to the cancelled prompt. The
-    /// client waits for the report of such an agent. If the stop reason is `cancelled` and the report does not arrive
-    /// in time, the client does not wait again in this session.
+    /// client waits for the report of such an agent. If the report does not arrive in time, later text of the run is in
+    /// the next turn. If the stop reason is `cancelled` and the agent has never reported an end in this session, the
+    /// client does not wait again until the agent reports one.
     pub run_end: Duration,
     /// How long an agent may take to confirm that it has replayed a loaded session. Default 5 s. The client requests
     /// the confirmation only if the conversation does not end with a message of the agent.

@@ -29,27 +29,27 @@ impl Connection {
         };
         // Everything before the end belongs to the turn.
         self.barrier().await;
+        if outcome.as_ref().is_ok_and(|response| !is_cancelled(response)) {
+            self.hub.run_completed(session);
+        }
         outcome
     }
 
     /// Waits until the run of a cancelled prompt has ended, if the agent reports that: text of the run may follow its
-    /// response. An agent that does not report the end of a run that was certainly interrupted in time is not waited for
-    /// again.
+    /// response. If an agent that has never reported an end does not report that of a run that was certainly interrupted
+    /// in time, it is not waited for again until it reports one.
     pub(super) async fn run_end(&self, session: &str, is_interrupted: bool) {
         let times = &self.options.timeouts;
         let mut end = self.hub.watch_end(session);
         let mut progress = self.hub.watch_progress(session);
-        tokio::select! {
+        let is_late = tokio::select! {
             biased;
-            _ = progress.wait_for(|progress| !progress.may_continue()) => {}
-            _ = ended(&mut end) => {}
-            _ = self.wire.ended() => {}
-            () = tokio::time::sleep(times.run_end.min(times.cancel / 2)) => {
-                if is_interrupted {
-                    self.hub.reports_ends(session, false);
-                }
-            }
-        }
+            _ = progress.wait_for(|progress| !progress.may_continue()) => false,
+            _ = ended(&mut end) => false,
+            _ = self.wire.ended() => false,
+            () = tokio::time::sleep(times.run_end.min(times.cancel / 2)) => true,
+        };
+        self.hub.run_end_awaited(session, is_late && is_interrupted);
     }
 
     /// Waits for the report that the work of a session has ended. It may have arrived already.
@@ -89,6 +89,11 @@ impl Connection {
 fn is_acceptance(response: &Value) -> bool {
     let text = |member: &str| response.get(member).is_some_and(Value::is_string);
     text("messageId") && !text("stopReason")
+}
+
+/// Whether the response says that the prompt was cancelled.
+pub(super) fn is_cancelled(response: &Value) -> bool {
+    response.get("stopReason").is_some_and(|reason| reason == "cancelled")
 }
 
 /// Converts the report of the end to the outcome.

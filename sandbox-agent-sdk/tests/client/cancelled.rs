@@ -6,7 +6,7 @@ use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::{ClientTimeouts, Event, ServerKind, Session, StopReason, Turn};
 use serde_json::{Value, json};
 
-use super::support::{LIMIT, event, options, session, text, within};
+use super::support::{LIMIT, event, options, session, text, timeouts, within};
 
 /// Returns a server whose agent sends nothing by itself, and a session.
 async fn silent() -> (MockServer, Session) {
@@ -154,6 +154,90 @@ async fn what_claude_says_until_its_run_has_ended_belongs_to_the_cancelled_turn(
             std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Other { .. }));
         assert!(other.is_none(), "the application has not requested the message: {other:?}");
     }
+}
+
+/// How long the client waits for the end of a run: longer than a test takes, shorter than a stream may be silent.
+const RUN_END: Duration = Duration::from_secs(20);
+
+/// A session of claude whose cancelled runs may take long to end.
+async fn slow_claude() -> (MockServer, Session) {
+    let server = MockServer::builder().agent("claude", Script::steps(vec![Step::Hang])).start().await;
+    let timeouts = timeouts().cancel(Duration::from_secs(3600)).run_end(RUN_END);
+    let client = options(&server, ServerKind::Shared).agent("claude").timeouts(timeouts).build().unwrap();
+    let session = session(&client).await;
+    (server, session)
+}
+
+/// Cancels a turn, which the agent then ends with this response, and prompts again. The prompt waits for the run to end.
+async fn cancel_and_prompt(server: &MockServer, session: &Session, id: &Value, response: &Value) -> Turn {
+    let count = server.messages("session/cancel").len();
+    let cancelling = tokio::spawn(session.cancel());
+    assert!(server.wait_for(|_| server.messages("session/cancel").len() > count, LIMIT).await);
+    respond(server, id, response.clone());
+    drop(cancelling);
+    session.prompt("again")
+}
+
+/// Lets the time of the wait for the end of a run pass, and returns the id of the prompt that is then sent.
+async fn after_the_wait(server: &MockServer, prompts: usize) -> Value {
+    let is_sent = |_: &_| server.messages("session/prompt").len() >= prompts;
+    // The wait begins when the client has read the response.
+    for _ in 0..100 {
+        tokio::time::pause();
+        tokio::time::advance(RUN_END).await;
+        tokio::time::resume();
+        if server.wait_for(is_sent, Duration::from_millis(500)).await {
+            return server.messages("session/prompt")[prompts - 1]["id"].clone();
+        }
+    }
+    panic!("the next prompt is not sent");
+}
+
+#[tokio::test]
+async fn the_report_of_a_run_that_comes_late_does_not_end_the_wait_for_a_later_run() {
+    let aborted = json!({"error": {"code": -32603, "message": "Internal error"}});
+    for response in [json!({"result": {"stopReason": "cancelled"}}), aborted] {
+        let (server, session) = slow_claude().await;
+        let mut events = session.client().events();
+        let (_first, id) = begin(&server, &session).await;
+        let second = cancel_and_prompt(&server, &session, &id, &response).await;
+        let id = after_the_wait(&server, 2).await;
+        run_ended(&server, &session);
+        let mut updates = session.events();
+        let third = cancel_and_prompt(&server, &session, &id, &response).await;
+        say(&server, &session, "m2", "late");
+        // The client has read the response, and does not send the next prompt.
+        event(&mut updates, |event| matches!(event, Event::Update(_)).then_some(())).await;
+        for _ in 0..5 {
+            within(session.client().list_models(None)).await.unwrap();
+        }
+        assert_eq!(server.messages("session/prompt").len(), 2, "{response}");
+        run_ended(&server, &session);
+        assert!(server.wait_for(|_| server.messages("session/prompt").len() == 3, LIMIT).await);
+        let id = server.messages("session/prompt")[2]["id"].clone();
+        respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+        assert_eq!(within(second.text()).await.unwrap(), "late", "{response}");
+        assert_eq!(within(third.text()).await.unwrap(), "", "{response}");
+        let other =
+            std::iter::from_fn(|| events.try_next()).find(|event| matches!(event, Event::Other { .. }));
+        assert!(other.is_none(), "the application has not requested the message: {other:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_ended_by_itself_shows_that_no_earlier_run_will_be_reported() {
+    let (server, session) = slow_claude().await;
+    let aborted = json!({"error": {"code": -32603, "message": "Internal error"}});
+    let (_first, id) = begin(&server, &session).await;
+    let second = cancel_and_prompt(&server, &session, &id, &aborted).await;
+    let id = after_the_wait(&server, 2).await;
+    respond(&server, &id, json!({"result": {"stopReason": "end_turn"}}));
+    assert_eq!(within(second.text()).await.unwrap(), "");
+    let (_third, id) = begin(&server, &session).await;
+    let _fourth = cancel_and_prompt(&server, &session, &id, &aborted).await;
+    run_ended(&server, &session);
+    // The wait does not last its whole time.
+    assert!(server.wait_for(|_| server.messages("session/prompt").len() == 4, RUN_END / 2).await);
 }
 
 #[tokio::test]

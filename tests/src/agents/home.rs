@@ -6,13 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::RealAgent;
 
 /// The key that agents are given for the model.
 pub const KEY: &str = "scripted-key";
+
+/// The files with the standard input and output of an agent.
+const RECORDS: [&str; 2] = ["input", "output"];
 
 /// What the agent knows of the user's account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum Login {
 pub struct HomeOptions {
     /// The account.
     pub login: Login,
+    /// Whether the messages of the agent are recorded.
+    pub recorded: bool,
 }
 
 /// Home, XDG and project directories of one agent, removed with this value.
@@ -77,7 +82,8 @@ impl AgentHome {
         let is_selected = options.login != Login::Unselected;
         environment.extend(configure(agent, &root, model, key, is_selected));
         let launcher = root.join("launch");
-        write_launcher(&launcher, &project, &environment, command);
+        let record = options.recorded.then(|| RECORDS.map(|name| root.join(name)));
+        write_launcher(&launcher, &project, &environment, command, record.as_ref());
         Self { folder, project, launcher }
     }
 
@@ -94,6 +100,14 @@ impl AgentHome {
     /// The folder that everything is in.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The messages that the agent was sent and those that it has sent, if they are recorded.
+    pub fn recorded(&self) -> [Vec<Value>; 2] {
+        RECORDS.map(|name| {
+            let text = fs::read_to_string(self.folder().join(name)).unwrap_or_default();
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        })
     }
 }
 
@@ -182,7 +196,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_s
     variables
 }
 
-fn opencode(model: &str, key: Option<&str>) -> serde_json::Value {
+fn opencode(model: &str, key: Option<&str>) -> Value {
     let mut options = json!({ "baseURL": format!("{model}/v1") });
     if let Some(key) = key {
         options["apiKey"] = key.into();
@@ -209,11 +223,21 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("a file");
 }
 
-fn write_launcher(path: &Path, project: &Path, environment: &[(&str, String)], command: &[String]) {
+fn write_launcher(
+    path: &Path,
+    project: &Path,
+    environment: &[(&str, String)],
+    command: &[String],
+    record: Option<&[PathBuf; 2]>,
+) {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let variables = environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let words: Vec<String> = variables.chain(command.iter().map(|word| quoted(word))).collect();
-    let project = quoted(&project.display().to_string());
-    write(path, &format!("#!/bin/sh\ncd {project}\nexec env -i {}\n", words.join(" ")));
+    let [project, words] = [quoted(&project.display().to_string()), words.join(" ")];
+    let run = match record.map(|files| files.each_ref().map(|file| quoted(&file.display().to_string()))) {
+        Some([input, output]) => format!("tee -a {input} | env -i {words} | tee -a {output}"),
+        None => format!("exec env -i {words}"),
+    };
+    write(path, &format!("#!/bin/sh\ncd {project}\n{run}\n"));
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a launcher that can be run");
 }

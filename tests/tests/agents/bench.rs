@@ -71,17 +71,26 @@ enum Server {
 impl Bench {
     /// Starts everything with the right key.
     pub(crate) async fn start(cell: Cell) -> Self {
-        Self::with_login(cell, Login::Key).await
+        Self::with(cell, HomeOptions::default()).await
     }
 
     pub(crate) async fn with_login(cell: Cell, login: Login) -> Self {
-        let model = match login {
+        Self::with(cell, HomeOptions { login, ..HomeOptions::default() }).await
+    }
+
+    /// Starts everything, and records the messages of the agent.
+    pub(crate) async fn recorded(cell: Cell) -> Self {
+        Self::with(cell, HomeOptions { recorded: true, ..HomeOptions::default() }).await
+    }
+
+    async fn with(cell: Cell, options: HomeOptions) -> Self {
+        let model = match options.login {
             Login::WrongKey => ScriptedModel::with_key(KEY).await,
             _ => ScriptedModel::start().await,
         };
         let package = cell.agent.fetch(&folder()).await.expect("the agent was fetched");
         let command = cell.agent.command(&package);
-        let home = AgentHome::new(cell.agent, &command, &model.url(), &HomeOptions { login });
+        let home = AgentHome::new(cell.agent, &command, &model.url(), &options);
         let server = match cell.face {
             Face::Mock => {
                 let agent = ProcessAgent::new(home.launcher()).cwd(home.project());

@@ -94,6 +94,9 @@ impl Seen {
 /// The prefix of a cell's result on its standard output.
 pub(crate) const RESULT: &str = "CELL ";
 
+/// The prefix of a remark on a cell's standard output, which is printed with the result.
+pub(crate) const REMARK: &str = "REMARK ";
+
 /// Where the agents and the released server are, or are fetched to.
 pub(crate) fn folder() -> PathBuf {
     let default = || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("agents");

@@ -3,7 +3,7 @@
 mod cancel;
 pub(crate) mod chat;
 mod crashes;
-mod failures;
+pub(crate) mod failures;
 mod files;
 mod lifecycle;
 mod login;

@@ -14,7 +14,7 @@ use sdk_tests::{
 };
 
 use crate::{
-    cell::{Cell, RESULT, Seen, folder},
+    cell::{Cell, REMARK, RESULT, Seen, folder},
     known, page, rows,
     tally::{self, Tally},
 };
@@ -105,6 +105,7 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     tally::check();
     page::check_lines();
     rows::chat::check();
+    rows::failures::check();
     if !plan.write {
         page::check();
     }
@@ -144,6 +145,9 @@ pub(crate) async fn run(plan: Plan) -> ExitCode {
     let isolation = Isolation::probe().await;
     if isolation == Isolation::Nothing {
         println!("this machine does not allow network namespaces: the agents can reach the network");
+        if std::env::var_os("CI").is_some() {
+            return ExitCode::FAILURE;
+        }
     }
     let begun = Instant::now();
     let tallies = Tally::of(&run_all(&plan, &cells, isolation).await);
@@ -236,6 +240,9 @@ async fn run_cell(cell: Cell, isolation: Isolation) -> Report {
         Ok(Err(error)) => Seen::Failed(format!("the cell cannot be run: {error}")),
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
+            for remark in text.lines().filter_map(|line| line.strip_prefix(REMARK)) {
+                println!("{cell}: {remark}");
+            }
             if std::env::var_os("AGENTS_LOG").is_some() {
                 eprintln!("{}", String::from_utf8_lossy(&output.stderr));
             }

@@ -11,6 +11,20 @@ use crate::{Event, Update, UpdateKind};
 /// The update that reports what a session is doing, in the draft of version 2 of the protocol.
 const STATE_UPDATE: &str = "state_update";
 
+/// Whether the agent reports the ends of interrupted runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum EndReports {
+    /// This client has not requested it.
+    #[default]
+    NotRequested,
+    /// It was requested.
+    Requested,
+    /// It was requested, and the agent has not reported an end in time.
+    Silent,
+    /// The agent has reported one.
+    Reported,
+}
+
 /// The progress of a session's turn.
 #[derive(Debug, Clone, Default)]
 pub(in crate::client) struct Progress {
@@ -27,9 +41,11 @@ pub(in crate::client) struct Progress {
     /// The report that ended the work, since the turn began.
     pub(in crate::client) ended_by: Option<Arc<Value>>,
     /// Whether the agent reports the ends of interrupted runs.
-    pub(in crate::client) reports_ends: bool,
-    /// Whether it has reported one since the turn began.
-    pub(in crate::client) run_ended: bool,
+    end_reports: EndReports,
+    /// Whether it has reported the end of a run since the turn began. Reports of earlier runs do not count.
+    run_ended: bool,
+    /// How many earlier runs may have a report that has not arrived.
+    overdue: usize,
     /// Whether a report of the turn may be lost.
     pub(in crate::client) uncertain: bool,
     /// Whether the server restarted since the turn began.
@@ -50,7 +66,44 @@ impl Progress {
 
     /// Whether text of the turn may follow the response to its cancelled prompt.
     pub(in crate::client) fn may_continue(&self) -> bool {
-        self.reports_ends && !self.run_ended && !self.uncertain && !self.restarted
+        let is_reported = matches!(self.end_reports, EndReports::Requested | EndReports::Reported);
+        is_reported && !self.run_ended && !self.uncertain && !self.restarted
+    }
+
+    /// The session was opened, with or without a request to report the ends of interrupted runs.
+    pub(super) fn open(&mut self, requested: bool) {
+        self.end_reports = if requested { EndReports::Requested } else { EndReports::NotRequested };
+        self.overdue = 0;
+    }
+
+    /// The agent reports the end of an interrupted run; `false` if this client has not requested that. The agent runs
+    /// one prompt at a time, so that the reports are in the order of the runs.
+    pub(super) fn end_run(&mut self) -> bool {
+        if self.end_reports == EndReports::NotRequested {
+            return false;
+        }
+        self.end_reports = EndReports::Reported;
+        match self.overdue.checked_sub(1) {
+            Some(fewer) => self.overdue = fewer,
+            None => self.run_ended = true,
+        }
+        true
+    }
+
+    /// The wait for the end of a cancelled run is over. `is_late`: the report did not arrive in time, and the run was
+    /// certainly interrupted.
+    pub(super) fn stop_waiting(&mut self, is_late: bool) {
+        if !self.run_ended {
+            self.overdue += 1;
+        }
+        if is_late && self.end_reports == EndReports::Requested {
+            self.end_reports = EndReports::Silent;
+        }
+    }
+
+    /// A prompt has run to its end. Reports of earlier runs would have arrived.
+    pub(super) fn complete(&mut self) {
+        self.overdue = 0;
     }
 
     /// Applies an event of the session or the connection. Returns whether watchers must be notified.
@@ -159,6 +212,38 @@ mod tests {
         progress.begin();
         progress.observe(&state("idle", Origin::Live));
         assert!(progress.ended_by.is_none());
+    }
+
+    #[test]
+    fn every_report_ends_the_wait_for_its_own_run_only() {
+        let mut progress = Progress::default();
+        progress.begin();
+        assert!(!progress.end_run(), "it was not requested");
+        progress.open(true);
+        // No run is reported in time.
+        for is_waited_for in [true, false] {
+            progress.begin();
+            assert_eq!(progress.may_continue(), is_waited_for);
+            progress.stop_waiting(true);
+        }
+        progress.begin();
+        for _ in 0..2 {
+            assert!(progress.end_run());
+            assert!(progress.may_continue(), "it is the report of an earlier run");
+        }
+        assert!(progress.end_run());
+        assert!(!progress.may_continue());
+        progress.stop_waiting(false);
+        // The agent reports the ends of its runs, so that all are waited for.
+        for _ in 0..2 {
+            progress.begin();
+            assert!(progress.may_continue());
+            progress.stop_waiting(true);
+        }
+        progress.complete();
+        progress.begin();
+        progress.end_run();
+        assert!(!progress.may_continue(), "earlier runs will not be reported");
     }
 
     #[test]

@@ -190,17 +190,27 @@ impl Hub {
         self.lock().sessions.get(id).is_none_or(|session| *session.turn_state.borrow() == TurnState::Idle)
     }
 
-    /// Sets whether the agent reports the ends of a session's interrupted runs.
-    pub(in crate::client) fn reports_ends(&self, id: &str, reports: bool) {
-        self.lock().session(id).progress.send_modify(|progress| progress.reports_ends = reports);
+    /// A session was opened, with or without a request to report the ends of its interrupted runs.
+    pub(in crate::client) fn requested_ends(&self, id: &str, requested: bool) {
+        self.lock().session(id).progress.send_modify(|progress| progress.open(requested));
     }
 
     /// An interrupted run has ended; `false` if this client has not requested the report.
     pub(in crate::client) fn run_ended(&self, id: &str) -> bool {
         let mut state = self.lock();
         let Some(session) = state.sessions.get_mut(id) else { return false };
-        session.progress.send_modify(|progress| progress.run_ended = true);
-        session.progress.borrow().reports_ends
+        session.progress.send_if_modified(Progress::end_run)
+    }
+
+    /// The wait for the end of a cancelled run is over; `is_late` if its report did not arrive in time although the run was
+    /// certainly interrupted.
+    pub(in crate::client) fn run_end_awaited(&self, id: &str, is_late: bool) {
+        self.lock().session(id).progress.send_modify(|progress| progress.stop_waiting(is_late));
+    }
+
+    /// A prompt has run to its end, and so have all runs before it.
+    pub(in crate::client) fn run_completed(&self, id: &str) {
+        self.lock().session(id).progress.send_modify(Progress::complete);
     }
 
     /// Watches the progress of a session's turn.

@@ -16,6 +16,7 @@ use crate::client::lifecycle::Inner;
 use crate::client::list::find_session;
 use crate::client::metering::metered;
 use crate::client::names::PROMPT;
+use crate::client::prompting::is_cancelled;
 use crate::client::reading::id_text;
 use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
@@ -372,9 +373,7 @@ async fn stop(
     };
     // Agents respond to a cancelled prompt in many ways. Only one of them says that the run was interrupted.
     if matches!(response, Ok(_) | Err(Error::Rpc { .. } | Error::LoginRequired(_))) {
-        let is_interrupted = response
-            .as_ref()
-            .is_ok_and(|raw| raw.get("stopReason").is_some_and(|reason| reason == "cancelled"));
+        let is_interrupted = response.as_ref().is_ok_and(is_cancelled);
         connection.run_end(session, is_interrupted).await;
         connection.barrier().await;
     }

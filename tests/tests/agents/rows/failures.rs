@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use sandbox_agent_sdk::{Error, Session, error::Phase};
 use sdk_tests::agents::RealAgent;
+use serde_json::{Value, json};
 
 use crate::{
     bench::{Bench, Connected, RETRIES, TurnLog, ask, chain, first_text, in_time, read},
-    cell::{Cell, Seen},
+    cell::{Cell, REMARK, Seen},
 };
 
 /// How the failure is reported.
@@ -37,7 +38,7 @@ fn reported(log: &TurnLog, status: u16) -> Seen {
 }
 
 pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
-    let bench = Bench::start(cell).await;
+    let bench = Bench::recorded(cell).await;
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     let seen = reported(&ask(&session, "error 400").await, 400);
@@ -48,12 +49,17 @@ pub(super) async fn a_model_error_400_is_reported(cell: Cell) -> Seen {
 /// Fails the row unless the next prompt gets its response.
 ///
 /// codex-acp 0.16.0 never responds to about one in forty of the prompts that directly follow an error: 3 of 120 on its
-/// standard streams, without a server. Then an idle limit ends the turn, and a new session has to respond.
+/// standard streams, without a server. Then an idle limit ends the turn, and a new session has to respond. The record of
+/// the agent's messages has to show that there was no response.
 async fn assert_usable(bench: &Bench, connected: &Connected, session: &Session) {
     let log = read(session.prompt("still there").with_idle_timeout(SILENT)).await;
     match &log.outcome {
         Err(Error::Timeout(timeout)) if bench.cell.agent == RealAgent::Codex => {
             assert_eq!(timeout.phase, Phase::Idle);
+            let [sent, received] = bench.home.recorded();
+            assert!(is_without_response(&sent, &received), "the response was lost: {received:?}");
+            let asked = bench.model.turns().iter().filter(|request| request.prompt == "still there").count();
+            println!("{REMARK}codex did not respond to a prompt; it asked the model {asked} times");
             let session = connected.session(bench.new_session()).await;
             assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
         }
@@ -61,8 +67,38 @@ async fn assert_usable(bench: &Bench, connected: &Connected, session: &Session) 
     }
 }
 
+/// Whether an agent was sent the prompt `still there`, and has not responded before the prompt was cancelled.
+fn is_without_response(sent: &[Value], received: &[Value]) -> bool {
+    let is_prompt = |message: &&Value| {
+        message["method"] == "session/prompt" && message["params"].to_string().contains("still there")
+    };
+    let Some(prompt) = sent.iter().find(is_prompt) else { return false };
+    let is_response = |message: &&Value| message["method"].is_null() && message["id"] == prompt["id"];
+    received.iter().filter(is_response).all(|message| message["result"]["stopReason"] == "cancelled")
+}
+
+/// Checks that a lost response is not taken for a missing one.
+pub(crate) fn check() {
+    let prompt =
+        json!({"id": 7, "method": "session/prompt", "params": {"prompt": [{"text": "still there"}]}});
+    let response = |id: u64, reason: &str| json!({"id": id, "result": {"stopReason": reason}});
+    let error = json!({"id": 7, "error": {"code": -32603}});
+    let request = json!({"id": 7, "method": "session/request_permission", "params": {}});
+    let table = [
+        (vec![], vec![], false),
+        (vec![prompt.clone()], vec![], true),
+        (vec![prompt.clone()], vec![response(6, "end_turn"), request], true),
+        (vec![prompt.clone()], vec![response(7, "cancelled")], true),
+        (vec![prompt.clone()], vec![response(7, "end_turn")], false),
+        (vec![prompt], vec![error], false),
+    ];
+    for (sent, received, expected) in table {
+        assert_eq!(is_without_response(&sent, &received), expected, "{sent:?} {received:?}");
+    }
+}
+
 async fn retried(cell: Cell, status: u16) -> Seen {
-    let bench = Bench::start(cell).await;
+    let bench = Bench::recorded(cell).await;
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     // The first request of a process takes longest; this row measures a later one.
@@ -100,7 +136,7 @@ async fn retried(cell: Cell, status: u16) -> Seen {
 const SILENT: Duration = Duration::from_secs(8);
 
 pub(super) async fn a_silent_turn_ends_by_its_idle_limit(cell: Cell) -> Seen {
-    let bench = Bench::start(cell).await;
+    let bench = Bench::recorded(cell).await;
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "say 1").await.ended();

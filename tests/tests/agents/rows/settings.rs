@@ -1,26 +1,49 @@
 //! Modes, models and options.
 
-use sandbox_agent_sdk::Error;
 use sandbox_agent_sdk::session::SessionSnapshot;
+use sandbox_agent_sdk::{Error, Session};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, ask, chain, in_time},
+    bench::{Answering, Bench, Connected, ask, chain, in_time},
     cell::{Cell, Seen},
 };
 
-/// A mode that is not in force.
-fn other_mode(snapshot: &SessionSnapshot) -> Option<String> {
-    let current = snapshot.current_mode.clone();
-    // Modes that turn permissions off are refused by some agents for root.
-    let usable = |id: &&String| !id.contains("bypass") && !id.contains("yolo") && !id.contains("full");
-    snapshot
-        .modes
-        .iter()
-        .map(|mode| &mode.id)
-        .filter(usable)
-        .find(|id| Some(*id) != current.as_ref())
-        .cloned()
+/// A mode that is not the first one, and whose effect can be seen.
+fn mode_of(agent: RealAgent) -> &'static str {
+    match agent {
+        RealAgent::OpenCode => "plan",
+        RealAgent::Codex => "auto",
+        RealAgent::Claude => "acceptEdits",
+        RealAgent::Gemini => "autoEdit",
+        RealAgent::Qwen => "auto-edit",
+    }
+}
+
+/// Fails the row unless the mode of `mode_of` has its effect in a session, or has none if it is not set.
+async fn assert_mode(bench: &Bench, session: &Session, answering: &Answering, is_set: bool) {
+    if bench.cell.agent == RealAgent::OpenCode {
+        // It tells the model. The permissions of its configuration override those of the mode.
+        let prompt = format!("the mode is set: {is_set}");
+        assert_eq!(ask(session, &prompt).await.ended().text(), format!("echo: {prompt}"));
+        let asked = bench.model.asked(&prompt).await;
+        assert_eq!(asked.contains("Plan Mode"), is_set, "{}", asked.body);
+        return;
+    }
+    // The others write files without a permission.
+    let before = answering.requests().len();
+    let path = bench.in_project(&format!("mode-is-set-{is_set}.txt"));
+    ask(session, &format!("write {}", path.display())).await.ended();
+    assert!(path.exists());
+    let asked = answering.requests().split_off(before);
+    assert_eq!(asked.len(), usize::from(!is_set), "{asked:?}");
+}
+
+/// Allows everything that the sessions of a client ask for.
+fn allowing(connected: &Connected) -> Answering {
+    Answering::start(&connected.client, |request| {
+        request.allow_once().expect("it can be allowed");
+    })
 }
 
 fn other_model(snapshot: &SessionSnapshot) -> Option<String> {
@@ -47,43 +70,44 @@ async fn assert_asked_for(bench: &Bench, model: &str) {
 pub(super) async fn a_session_has_the_model_and_mode_it_was_made_with(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
     let connected = bench.client().await;
-    let first = connected.session(bench.new_session()).await.snapshot();
-    let (mode, model) = (other_mode(&first), other_model(&first));
-    let mut new = bench.new_session();
-    if let Some(mode) = &mode {
-        new = new.mode(mode);
-    }
+    let answering = allowing(&connected);
+    let first = connected.session(bench.new_session()).await;
+    assert_mode(&bench, &first, &answering, false).await;
+    let (mode, model) = (mode_of(cell.agent), other_model(&first.snapshot()));
+    let mut new = bench.new_session().mode(mode);
     if let Some(model) = &model {
         new = new.model(model);
     }
     let session = connected.session(new).await;
     let snapshot = session.snapshot();
-    assert_eq!(
-        (&snapshot.current_mode, &snapshot.models.current),
-        (&mode.clone().or(first.current_mode.clone()), &model.clone().or(first.models.current.clone()))
-    );
+    let model_now = model.clone().or(first.snapshot().models.current.clone());
+    assert_eq!(snapshot.current_mode.as_deref(), Some(mode));
+    assert_eq!(snapshot.models.current, model_now);
     assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
-    if let Some(model) = &model {
-        assert_asked_for(&bench, model).await;
-    }
-    match (mode, model) {
-        (Some(_), Some(_)) => Seen::Works,
-        (Some(_), None) => {
-            assert_eq!(cell.agent, RealAgent::Qwen, "no models: {first:?}");
+    assert_mode(&bench, &session, &answering, true).await;
+    match model {
+        Some(model) => {
+            assert_asked_for(&bench, &model).await;
+            Seen::Works
+        }
+        None => {
+            assert_eq!(cell.agent, RealAgent::Qwen, "no models: {snapshot:?}");
             Seen::note("a mode; it has one model")
         }
-        (None, _) => panic!("no modes: {first:?}"),
     }
 }
 
 pub(super) async fn the_mode_is_set(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
-    let session = bench.session().await;
-    let mode = other_mode(&session.snapshot()).expect("another mode");
-    in_time("setting the mode", session.set_mode(&mode)).await.expect("the mode is set");
-    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
-    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
-    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode.as_str()));
+    let connected = bench.client().await;
+    let answering = allowing(&connected);
+    let session = connected.session(bench.new_session()).await;
+    assert_mode(&bench, &session, &answering, false).await;
+    let mode = mode_of(cell.agent);
+    in_time("setting the mode", session.set_mode(mode)).await.expect("the mode is set");
+    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode));
+    assert_mode(&bench, &session, &answering, true).await;
+    assert_eq!(session.snapshot().current_mode.as_deref(), Some(mode));
     Seen::Works
 }
 
