@@ -91,6 +91,29 @@ fn steps(turn: &Turn) -> Vec<Step> {
             let call = json!({"toolCallId": "c", "title": "Run a line", "rawInput": {"command": command}});
             vec![asked(call)]
         }
+        "elsewhere" => {
+            let input = json!({"command": "rm -rf build", "workdir": "/home/me/other", "env": {"A": ["b"]}});
+            vec![asked(json!({"toolCallId": "c", "title": "Clean up", "rawInput": input}))]
+        }
+        "nested" => {
+            let input = json!({"filter": {"all": true}, "ids": [17, 18], "until": null});
+            vec![asked(json!({"toolCallId": "c", "title": "Delete issues", "rawInput": input}))]
+        }
+        "rename" => {
+            let (old, new) = ("one\nall\ntwo\n", "one\nevery\ntwo\n");
+            let patch = "Index: /w/a.rs\n=====\n--- /w/a.rs\n+++ /w/a.rs\n@@ -1,3 +1,3 @@\n one\n-all\n+every\n two\n\
+                \\ No newline at end of file\n";
+            let input = json!({
+                "file_path": "/w/a.rs", "old_string": "all", "new_string": "every", "diff": patch,
+                "replace_all": true, "scope": "al", "changes": {"/w/a.rs": {"type": "update", "content": new}},
+                "command": "sed -i s/all/every/ a.rs",
+            });
+            let diff = json!({"type": "diff", "path": "/w/a.rs", "oldText": old, "newText": new});
+            vec![asked(json!({
+                "toolCallId": "e", "title": "Rename", "kind": "edit", "content": [diff], "rawInput": input,
+                "locations": [{"path": "/w/a.rs"}, {"path": "/w/b.rs"}],
+            }))]
+        }
         "endless" => {
             let lines: Vec<String> = (1..=500).map(|line| format!("echo step {line}")).collect();
             let call = json!({"toolCallId": "c", "title": "Run for long", "rawInput": {"command": lines.join("\n")}});
