@@ -9,7 +9,7 @@ use super::Console;
 use crate::chat::card;
 use crate::chat::exit::Exit;
 use crate::chat::line::{Line, Style};
-use crate::chat::talk::Done;
+use crate::chat::talk::{Done, Login};
 
 /// How many events are handled before the screen is drawn.
 const BATCH: usize = 512;
@@ -27,6 +27,7 @@ impl Console {
         let note = |text: String| [Line::new(Style::Warn, &format!("! {text}"))];
         let writing = !self.editor.is_empty();
         self.last_update = Instant::now();
+        self.talk.observe(&event);
         match event {
             Event::Update(update) if update.origin() != Origin::History => {
                 self.view.take(&update, self.screen.width() - 2);
@@ -81,9 +82,8 @@ impl Console {
                 }
                 None => {
                     self.talk.dead = error.is_terminal();
-                    if let Some((task, prompt)) = self.talk.login(&error) {
-                        self.resend = Some(prompt);
-                        return self.start(task);
+                    if let Some(login) = self.talk.login(&error) {
+                        return self.log_in(login);
                     }
                     self.queue.clear();
                     self.view.put(self.talk.failure("the turn failed", &error));
@@ -91,6 +91,20 @@ impl Console {
             },
         }
         self.next_in_queue();
+    }
+
+    /// Logs in, and sends the prompt again unless the agent had begun to work on it.
+    fn log_in(&mut self, login: Login) {
+        if login.failure.is_empty() {
+            self.resend = Some(login.prompt);
+        } else {
+            self.queue.clear();
+            self.view.put(login.failure);
+            if self.editor.is_empty() {
+                self.editor.insert(&login.prompt);
+            }
+        }
+        self.start(login.task);
     }
 
     pub(super) fn cancelled(&mut self, outcome: Result<(), Error>) {

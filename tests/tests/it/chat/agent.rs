@@ -155,7 +155,8 @@ fn call(title: &str) -> ToolCall {
 /// An agent that is a process: a shell script that speaks the protocol. It answers prompts, exits on `die`, and asks for
 /// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. Variables change it:
 ///
-/// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login.
+/// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login. `WORKS_FIRST`: prompts require it after
+///   a part of the work.
 /// - `REFUSED_LOGIN`: the login method that it refuses. `KEEPS_WANTING`: a login changes nothing.
 /// - `METHODS`, `TERMINAL_METHODS`: its login methods; the second ones for a client that offers terminal logins.
 /// - `NO_LIST`: it does not list its sessions.
@@ -199,7 +200,7 @@ while read -r line; do
     *'"method":"session/prompt"'*quiet*) exit 9 ;;
     *'"method":"session/prompt"'*die*) say 'going down'; echo 'shell: no more' >&2; exit 9 ;;
     *'"method":"session/prompt"'*)
-      if [ -n "$PROMPT_WANTS_LOGIN" ]; then refuse; continue; fi
+      if [ -n "$PROMPT_WANTS_LOGIN" ]; then [ -z "$WORKS_FIRST" ] || say 'half done'; refuse; continue; fi
       say "process $$ here"
       answer '{"stopReason":"end_turn"}'
       [ -z "$WRITES_LATE" ] || { sleep 0.3; echo "$id" >> "$0.turns"; } ;;
