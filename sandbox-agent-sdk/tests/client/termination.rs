@@ -159,6 +159,25 @@ async fn termination_details_that_arrive_after_the_calls_have_failed_are_publish
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn late_termination_details_are_published_by_a_runtime_with_several_threads() {
+    let script = dies(Step::crash(3, ["late boom"]));
+    let limit = Duration::from_secs(2);
+    let server = MockServer::builder().agent("mock", script).request_timeout(limit).start().await;
+    let crashes = (0..8).map(|_| {
+        let client = client(&server, ServerKind::PerAgent);
+        tokio::spawn(async move {
+            let session = session(&client).await;
+            let mut events = session.events();
+            within(session.prompt("die").outcome()).await.unwrap_err();
+            event(&mut events, |event| matches!(event, Event::TerminationDetails(_)).then_some(())).await;
+        })
+    });
+    for crash in crashes.collect::<Vec<_>>() {
+        crash.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn each_session_of_a_dead_agent_ends_once() {
     for kind in KINDS {

@@ -95,8 +95,10 @@ impl EventLoop {
             // The caller may be gone.
             let _ = reply.send(info.clone());
         }
+        // The pending calls fail with the end of the connection. Other threads may have finished them after it.
+        let waits = self.shared.in_flight.load(Ordering::Acquire) > 0;
         let posts = self.wire.control().end_keeping_posts(Error::ended(None, info, true));
-        if !report.has_stderr() && self.shared.in_flight.load(Ordering::Acquire) > 0 {
+        if !report.has_stderr() && waits {
             let (hub, shared) = (Arc::clone(&self.hub), Arc::clone(&self.shared));
             let late = LateDetails { hub, shared, ends, report, timeout: self.late_details };
             self.late.spawn(late.read(posts));
