@@ -223,7 +223,6 @@ impl Pipe {
                 let _ = request.decline();
                 self.tell([Line::new(Style::Normal, &format!("✗ {message}  the input is not a terminal"))])
             }
-            Event::TerminationDetails(details) => self.tell(card::late_details(&details.termination)),
             Event::Gap(gap) => {
                 self.tell([Line::new(Style::Normal, &format!("! {} events are missing here", gap.count()))])
             }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
 use sandbox_agent_sdk::{
-    Error, Event, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update, UpdateKind,
+    Error, Event, Events, NewSession, OpenSession, SandboxAgentClient, Session, TerminationInfo, Turn,
+    Update, UpdateKind,
 };
 use serde_json::Value;
 
@@ -143,6 +144,11 @@ impl Talk {
     /// Returns the current state of the session.
     pub(super) fn snapshot(&self) -> Arc<SessionSnapshot> {
         self.session.as_ref().map(Session::snapshot).unwrap_or_default()
+    }
+
+    /// Returns how the session ended; `None` while it is active.
+    pub(super) fn termination(&self) -> Option<TerminationInfo> {
+        self.session.as_ref()?.termination()
     }
 
     /// Returns whether the agent has advertised this command.

@@ -39,6 +39,10 @@ impl Console {
                 self.talk.dead = true;
                 self.view.put(card::crash(&ended.termination));
             }
+            // Released servers report stderr minutes later, when another turn may be running.
+            Event::TerminationDetails(ended) if self.turn.is_none() || self.talk.termination().is_none() => {
+                self.view.put(card::late_details(&ended.termination));
+            }
             Event::Connection(ConnectionState::Connected) | Event::Reconnected { .. } => self.notice = None,
             Event::Connection(state @ ConnectionState::Reconnecting { .. }) => {
                 self.notice = Some(Line::new(Style::Warn, &format!("! the connection is {state}")));
@@ -78,7 +82,9 @@ impl Console {
                 Some(end) => {
                     self.talk.dead = true;
                     self.queue.clear();
-                    self.view.put(card::crash(end));
+                    // Details may have arrived since the turn failed.
+                    let complete = self.talk.termination().filter(|_| end.stderr.is_none());
+                    self.view.put(card::crash(complete.as_ref().unwrap_or(end)));
                 }
                 None => {
                     self.talk.dead = error.is_terminal();

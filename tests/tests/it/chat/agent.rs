@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use mock_server::{MockServer, Permission, Script, Step, ToolCall, Turn};
+use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall, Turn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,6 +18,13 @@ pub(super) async fn server() -> MockServer {
         ]
     };
     MockServer::builder().agent("mock", Script::new(steps).history(history)).start().await
+}
+
+/// A server without `/v1/rpc`, like the released ones. It reports the stderr of an agent that ended in a turn when a
+/// request's time limit has passed.
+pub(super) async fn released_server(limit: Duration) -> MockServer {
+    let builder = MockServer::builder().agent("mock", Script::new(steps)).request_timeout(limit);
+    builder.fault(Fault::StreamRefused { status: 404 }.on_path("/v1/rpc")).start().await
 }
 
 fn steps(turn: &Turn) -> Vec<Step> {
