@@ -108,7 +108,7 @@ impl Pipe {
             }
             command => match self.talk.task(command) {
                 Ok(task) => self.task(task).await,
-                Err(lines) => self.tell(lines).map(|()| None),
+                Err(lines) => self.tell(lines).map(|()| Some(Exit::TurnFailed)),
             },
         }
     }

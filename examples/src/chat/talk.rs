@@ -1,6 +1,7 @@
 //! The conversation: its session, and the commands that use the server.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -165,6 +166,8 @@ impl Talk {
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let snapshot = session.snapshot();
         let (modes, models) = (Choices::modes(&snapshot), Choices::models(&snapshot));
+        let lines =
+            |lines| -> BoxFuture<'static, Result<Done, Error>> { Box::pin(ready(Ok(Done::Lines(lines)))) };
         let task =
             |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Task { what: what.to_owned(), work };
         Ok(match command {
@@ -187,9 +190,9 @@ impl Talk {
                     Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
                 )
             }
-            Command::Mode(None) => return Err(modes.lines("mode")),
+            Command::Mode(None) => task("listing the modes", lines(modes.lines("mode"))),
             Command::Model(None) if !models.is_empty() => {
-                return Err(models.lines("model"));
+                task("listing the models", lines(models.lines("model")))
             }
             Command::Model(None) => task("listing the models", Box::pin(list_models(session))),
             Command::Mode(Some(wanted)) => {
