@@ -1,10 +1,11 @@
 //! Output of several lines: a crash, the result of a tool, a plan, an error.
 
+use std::collections::HashSet;
 use std::error::Error as StdError;
 
 use sandbox_agent_sdk::update::{PlanEntry, ToolCall, ToolStatus};
 use sandbox_agent_sdk::{Content, Error, TerminationInfo};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::diff::diff_lines;
 use super::line::{Line, Style};
@@ -175,7 +176,7 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize, part: Part) -> Vec<Pie
             Content::Diff { path, old_text, new_text, .. } => {
                 (diff_lines(path, old_text.as_deref().unwrap_or_default(), new_text, diff_limit), true)
             }
-            Content::Other(value) => (vec![Line::new(Style::Dim, &clipped(&value.to_string()))], false),
+            Content::Other(value) => (excerpt(&value.to_string(), part), false),
             _ => continue,
         };
         pieces.extend(
@@ -188,44 +189,87 @@ pub(super) fn content(call: &ToolCall, diff_limit: usize, part: Part) -> Vec<Pie
     pieces
 }
 
-/// Shows the input of a tool. Omitted if the tool changes a file, because the diff is shown.
+/// Shows the input of a tool, except for what its diffs show.
 pub(super) fn input(call: &ToolCall) -> Vec<Line> {
-    let changes = call.content.iter().any(|content| matches!(content, Content::Diff { .. }));
-    let mut lines = match &call.input {
-        Some(input) if !changes => given(input),
-        _ => Vec::new(),
-    };
-    let places = call.locations.iter().map(|location| match location.line {
+    let shown = lines_of_diffs(call);
+    let input = call.input.as_ref().filter(|input| !input.is_null());
+    let mut lines = input.map(|input| given(input, &shown)).unwrap_or_default();
+    let places = call.locations.iter().filter(|location| !shown.contains(location.path.as_str()));
+    lines.extend(places.map(|location| match location.line {
         Some(line) => Line::new(Style::Accent, &format!("{}:{line}", location.path)),
         None => Line::new(Style::Accent, &location.path),
-    });
-    if !changes {
-        lines.extend(places.take(3));
-    }
+    }));
     lines.into_iter().map(|line| line.behind(Style::Dim, "  ")).collect()
 }
 
-/// Formats the input of a tool: its command, or each field on a line.
-fn given(input: &Value) -> Vec<Line> {
-    let command = match input.get("command").or_else(|| input.get("cmd")) {
-        Some(Value::String(command)) => Some(command.clone()),
-        // Some agents send the command as a list of words.
-        Some(Value::Array(words)) => {
+/// Formats the input of a tool: its command, and each other field on a line.
+fn given(input: &Value, shown: &HashSet<&str>) -> Vec<Line> {
+    let Some(members) = input.as_object() else {
+        return excerpt(&abridged(input, shown).to_string(), Part::Whole);
+    };
+    let command = ["command", "cmd"].into_iter().find_map(|name| Some((name, command(members.get(name)?)?)));
+    let mut text = Vec::new();
+    if let Some((_, command)) = &command {
+        text.push(format!("$ {command}"));
+    }
+    let rest = members.iter().filter(|(name, _)| command.as_ref().is_none_or(|(used, _)| used != name));
+    text.extend(rest.filter_map(|(name, value)| match value {
+        Value::String(value) if is_shown(value, shown) => None,
+        Value::String(value) => Some(format!("{name}: {value}")),
+        value => Some(format!("{name}: {}", abridged(value, shown))),
+    }));
+    excerpt(&text.join("\n"), Part::Whole)
+}
+
+/// Returns a command. Some agents send it as a list of words.
+fn command(value: &Value) -> Option<String> {
+    match value {
+        Value::String(command) => Some(command.clone()),
+        Value::Array(words) if !words.is_empty() => {
             let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
-            words.and_then(|words| words.last().map(|_| words.join(" ")))
+            words.map(|words| words.join(" "))
         }
         _ => None,
-    };
-    if let Some(command) = command {
-        return excerpt(&format!("$ {command}"), Part::Whole);
     }
-    let Some(members) = input.as_object() else { return excerpt(&input.to_string(), Part::Whole) };
-    let members = members.iter().filter_map(|(name, value)| match value {
-        Value::String(text) => Some(format!("{name}: {text}")),
-        Value::Number(_) | Value::Bool(_) => Some(format!("{name}: {value}")),
-        _ => None,
-    });
-    members.flat_map(|member| excerpt(&member, Part::Whole)).collect()
+}
+
+/// Returns the lines of the files in the diffs of a call, and the paths of these files.
+fn lines_of_diffs(call: &ToolCall) -> HashSet<&str> {
+    let mut shown = HashSet::new();
+    for content in &call.content {
+        if let Content::Diff { path, old_text, new_text, .. } = content {
+            shown.insert(path.as_str());
+            shown.extend(old_text.iter().flat_map(|text| text.lines()).chain(new_text.lines()));
+        }
+    }
+    shown
+}
+
+/// Returns whether a text has only lines of the diffs. It may be a patch.
+fn is_shown(text: &str, shown: &HashSet<&str>) -> bool {
+    let marks = ["+", "-", " ", "Index: ", "--- ", "+++ "];
+    let is_patch_only = |line: &str| {
+        line.starts_with("@@ -") || line.starts_with("\\ ") || line.chars().all(|character| character == '=')
+    };
+    let mut lines = text.lines();
+    !shown.is_empty()
+        && lines.all(|line| {
+            let unmarked = marks.iter().filter_map(|mark| line.strip_prefix(mark));
+            is_patch_only(line)
+                || unmarked.chain([line]).any(|line| shown.contains(line.trim_end_matches('\t')))
+        })
+}
+
+/// Returns a value without the texts that the diffs show.
+fn abridged(value: &Value, shown: &HashSet<&str>) -> Value {
+    match value {
+        Value::String(text) if is_shown(text, shown) => json!("…"),
+        Value::Array(items) => items.iter().map(|item| abridged(item, shown)).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.clone(), abridged(value, shown))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 /// Returns the lines of a text to show.

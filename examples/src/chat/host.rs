@@ -41,7 +41,8 @@ impl Host {
     /// Connects to the server or starts one. The error is a message for the user.
     pub(super) async fn find(args: &Args) -> Result<Self, String> {
         let policy = args.policy;
-        let url = env::var("SANDBOX_AGENT_URL").ok().filter(|url| !url.is_empty());
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let url = variable("SANDBOX_AGENT_URL");
         if url.is_some() && args.agent_command.is_some() {
             return Err("--agent-command cannot be used with SANDBOX_AGENT_URL".to_owned());
         }
@@ -51,10 +52,10 @@ impl Host {
         };
         let in_words = |error: Error| error.to_string();
         let Some(url) = url else { return Self::embedded(args, connect).await };
-        let agent = args.agent.clone().or_else(|| env::var("SANDBOX_AGENT_AGENT").ok());
+        let agent = args.agent.clone().or_else(|| variable("SANDBOX_AGENT_AGENT"));
         let agent = agent.unwrap_or_else(|| "mock".to_owned());
         let mut options = SandboxAgentClient::builder(url).agent(&agent);
-        if let Ok(token) = env::var("SANDBOX_AGENT_TOKEN") {
+        if let Some(token) = variable("SANDBOX_AGENT_TOKEN") {
             options = options.token(token);
         }
         let directory = args.dir.as_ref().map_or("/".to_owned(), |dir| dir.display().to_string());

@@ -1,13 +1,14 @@
-//! Shows how the user logs in to the agent.
+//! Logs in to the agent with a key, or shows how the user logs in.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
 use sandbox_agent_sdk::login::{LoginKind, LoginMethod, LoginRequired};
+use sandbox_agent_sdk::{Error, SandboxAgentClient, Session};
 
 use super::line::{Line, Style};
-use crate::agents::{KnownAgent, is_set, key_variable, typed};
+use crate::agents::{KnownAgent, is_set, key_logins, key_variable, typed};
 
 /// What is known about logging in to an agent.
 #[derive(Debug, Clone)]
@@ -81,4 +82,32 @@ impl LoginHelp {
     fn program(&self) -> String {
         self.words.join(" ")
     }
+}
+
+/// Makes a call, and repeats it after a login if the agent requires one.
+///
+/// If the call fails because a login is required, and the environment has keys for some of the login methods, logs in
+/// with one key after the other until the call succeeds. A login that is not required could replace one that the user has stored.
+pub(super) async fn logged_in<C: Future<Output = Result<Session, Error>>>(
+    client: &SandboxAgentClient,
+    call: impl Fn() -> C,
+) -> Result<Session, Error> {
+    let refused = match call().await {
+        Err(error) if error.is_login_required() => error,
+        made => return made,
+    };
+    let offered = client.capabilities().map(|can| can.auth_methods.clone()).unwrap_or_default();
+    let mut failure = refused;
+    for login in key_logins(&offered) {
+        match client.authenticate(login).await {
+            Ok(_) => match call().await {
+                Err(error) if error.is_login_required() => failure = error,
+                made => return made,
+            },
+            // The agent refuses this key. Another may work.
+            Err(error) if error.is_login_required() || error.rpc_error().is_some() => failure = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure)
 }

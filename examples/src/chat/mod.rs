@@ -4,7 +4,7 @@
 //! args, exit, help.txt      options, exit codes, help
 //! host, showcase            the server, and the agent of the embedded one
 //! talk, choices, files      the conversation: session, modes and models, files            (uses the SDK)
-//! login                     how the user logs in to the agent
+//! login                     logging in, by a key or by the user
 //! console, pipe             the two loops: with a terminal, and without
 //! view, card, diff          how a turn is shown
 //! ask, permission, form,

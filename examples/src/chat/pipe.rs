@@ -15,7 +15,7 @@ use super::line::{Line, Paint, Style};
 use super::permission;
 use super::plain::Plain;
 use super::signals::Signals;
-use super::talk::{Talk, Task};
+use super::talk::{Login, Talk, Task};
 use super::view::View;
 
 /// Output to a pipe is not wrapped.
@@ -38,7 +38,7 @@ enum Ended {
     /// It is over. Contains a reason to end the chat, if there is one.
     Over(Option<Exit>),
     /// It requires a login, for which there is a key.
-    Login(Task),
+    Login(Login),
 }
 
 impl Pipe {
@@ -108,7 +108,7 @@ impl Pipe {
             }
             command => match self.talk.task(command) {
                 Ok(task) => self.task(task).await,
-                Err(lines) => self.tell(lines).map(|()| None),
+                Err(lines) => self.tell(lines).map(|()| Some(Exit::TurnFailed)),
             },
         }
     }
@@ -136,16 +136,20 @@ impl Pipe {
         }
     }
 
-    /// Prompts, and again after each login by a key that the agent requires.
+    /// Prompts, and again after each login by a key that the agent requires before it begins to work.
     async fn prompt(&mut self, text: &str) -> io::Result<Option<Exit>> {
         loop {
             match self.turn(text).await? {
                 Ended::Over(exit) => return Ok(exit),
-                Ended::Login(task) => match self.task(task).await? {
-                    // Another key may work.
-                    None | Some(Exit::TurnFailed) => {}
-                    Some(exit) => return Ok(Some(exit)),
-                },
+                Ended::Login(Login { task, failure, .. }) => {
+                    let has_begun = !failure.is_empty();
+                    self.tell(failure)?;
+                    match self.task(task).await? {
+                        // Another key may work.
+                        None | Some(Exit::TurnFailed) if !has_begun => {}
+                        exit => return Ok(exit.or(Some(Exit::TurnFailed))),
+                    }
+                }
             }
         }
     }
@@ -177,7 +181,7 @@ impl Pipe {
         self.tell([])?;
         let login = outcome.as_ref().err().and_then(|error| self.talk.login(error));
         match login {
-            Some((task, _)) => Ok(Ended::Login(task)),
+            Some(login) => Ok(Ended::Login(login)),
             None => self.judge(outcome, cancelled).map(Ended::Over),
         }
     }
@@ -203,6 +207,7 @@ impl Pipe {
     }
 
     fn event(&mut self, event: Event) -> io::Result<()> {
+        self.talk.observe(&event);
         match event {
             Event::Update(update) if update.origin() != Origin::History => self.update(&update),
             Event::Permission(request) => {
@@ -218,7 +223,6 @@ impl Pipe {
                 let _ = request.decline();
                 self.tell([Line::new(Style::Normal, &format!("✗ {message}  the input is not a terminal"))])
             }
-            Event::TerminationDetails(details) => self.tell(card::late_details(&details.termination)),
             Event::Gap(gap) => {
                 self.tell([Line::new(Style::Normal, &format!("! {} events are missing here", gap.count()))])
             }

@@ -1,11 +1,15 @@
 //! The conversation: its session, and the commands that use the server.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
-use sandbox_agent_sdk::{Error, Events, NewSession, OpenSession, SandboxAgentClient, Session, Turn, Update};
+use sandbox_agent_sdk::{
+    Error, Event, Events, NewSession, OpenSession, SandboxAgentClient, Session, TerminationInfo, Turn,
+    Update, UpdateKind,
+};
 use serde_json::Value;
 
 use super::card;
@@ -14,7 +18,7 @@ use super::command::Command;
 use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
-use super::login::LoginHelp;
+use super::login::{LoginHelp, logged_in};
 use crate::agents::key_logins;
 
 /// How many characters of a prompt are used as a session's title.
@@ -38,6 +42,8 @@ pub(super) struct Talk {
     begun_with: HashMap<String, String>,
     /// The text of the last prompt.
     last_prompt: String,
+    /// Whether the agent has begun to work on the last prompt.
+    has_begun: bool,
     /// The login methods that were tried because a prompt required a login.
     tried: Vec<&'static str>,
     /// Whether the agent has exited and was not restarted.
@@ -48,6 +54,15 @@ pub(super) struct Talk {
 pub(super) struct Task {
     pub(super) what: String,
     pub(super) work: BoxFuture<'static, Result<Done, Error>>,
+}
+
+/// A login that a failed prompt requires.
+pub(super) struct Login {
+    pub(super) task: Task,
+    /// The prompt to send after it.
+    pub(super) prompt: String,
+    /// Why the prompt is not sent again: the agent had begun to work on it. Empty if it is.
+    pub(super) failure: Vec<Line>,
 }
 
 /// The result of a task.
@@ -91,6 +106,7 @@ impl Talk {
             listed: Vec::new(),
             begun_with: HashMap::new(),
             last_prompt: String::new(),
+            has_begun: false,
             tried: Vec::new(),
             dead: false,
         }
@@ -103,10 +119,23 @@ impl Talk {
     pub(super) fn prompt(&mut self, text: &str) -> Option<Turn> {
         let session = self.session.as_ref()?;
         text.clone_into(&mut self.last_prompt);
+        self.has_begun = false;
         let first = text.lines().next().unwrap_or_default();
         let first: String = first.chars().take(TITLE_CHARS).collect();
         self.begun_with.entry(session.id().to_owned()).or_insert(first);
         Some(session.prompt(text))
+    }
+
+    /// Notes what the agent does in a turn.
+    pub(super) fn observe(&mut self, event: &Event) {
+        use UpdateKind::{Message, Missed, ToolCall, ToolCallUpdate};
+        self.has_begun |= match event {
+            Event::Update(update) => {
+                matches!(update.kind(), Message(_) | ToolCall(_) | ToolCallUpdate(_) | Missed(_))
+            }
+            Event::Permission(_) | Event::Question(_) | Event::Gap(_) | Event::Lagged(_) => true,
+            _ => false,
+        };
     }
 
     pub(super) fn cancel(&self) -> Option<BoxFuture<'static, Result<(), Error>>> {
@@ -116,6 +145,11 @@ impl Talk {
     /// Returns the current state of the session.
     pub(super) fn snapshot(&self) -> Arc<SessionSnapshot> {
         self.session.as_ref().map(Session::snapshot).unwrap_or_default()
+    }
+
+    /// Returns how the session ended; `None` while it is active.
+    pub(super) fn termination(&self) -> Option<TerminationInfo> {
+        self.session.as_ref()?.termination()
     }
 
     /// Returns whether the agent has advertised this command.
@@ -132,6 +166,8 @@ impl Talk {
         let (client, directory) = (self.client.clone(), self.directory.clone());
         let snapshot = session.snapshot();
         let (modes, models) = (Choices::modes(&snapshot), Choices::models(&snapshot));
+        let lines =
+            |lines| -> BoxFuture<'static, Result<Done, Error>> { Box::pin(ready(Ok(Done::Lines(lines)))) };
         let task =
             |what: &str, work: BoxFuture<'static, Result<Done, Error>>| Task { what: what.to_owned(), work };
         Ok(match command {
@@ -154,9 +190,9 @@ impl Talk {
                     Box::pin(async move { files::show(&client, &path).await.map(Done::Lines) }),
                 )
             }
-            Command::Mode(None) => return Err(modes.lines("mode")),
+            Command::Mode(None) => task("listing the modes", lines(modes.lines("mode"))),
             Command::Model(None) if !models.is_empty() => {
-                return Err(models.lines("model"));
+                task("listing the models", lines(models.lines("model")))
             }
             Command::Model(None) => task("listing the models", Box::pin(list_models(session))),
             Command::Mode(Some(wanted)) => {
@@ -251,9 +287,8 @@ impl Talk {
         Shown { lines, history, events }
     }
 
-    /// Returns the login that a failed prompt requires, if there is a key for it that was not tried yet, and the prompt
-    /// to send after it.
-    pub(super) fn login(&mut self, error: &Error) -> Option<(Task, String)> {
+    /// Returns the login that a failed prompt requires, if there is a key for it that was not tried yet.
+    pub(super) fn login(&mut self, error: &Error) -> Option<Login> {
         let Error::LoginRequired(required) = error else { return None };
         let offered: Vec<String> = required.methods.iter().map(|method| method.id.clone()).collect();
         let login = key_logins(&offered).into_iter().find(|login| !self.tried.contains(login))?;
@@ -263,7 +298,14 @@ impl Talk {
             client.authenticate(login).await?;
             Ok(Done::Lines(vec![Line::new(Style::Dim, &format!("Logged in by {login}"))]))
         });
-        Some((Task { what: format!("logging in by {login}"), work }, self.last_prompt.clone()))
+        let mut failure = Vec::new();
+        if self.has_begun {
+            failure = card::failure("the turn failed", error);
+            let note = "! The agent had begun to work, so the prompt is not sent again.";
+            failure.push(Line::new(Style::Warn, note));
+        }
+        let task = Task { what: format!("logging in by {login}"), work };
+        Some(Login { task, prompt: self.last_prompt.clone(), failure })
     }
 
     /// Shows a failure. If the agent requires a login, shows how to log in.
@@ -291,34 +333,6 @@ fn title(client: &SandboxAgentClient) -> Option<String> {
 
 async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Session, Error> {
     logged_in(client, || client.new_session(NewSession::in_dir(directory))).await
-}
-
-/// Makes a call, and repeats it after a login if the agent requires one.
-///
-/// If the call fails because a login is required, and the environment has keys for some of the login methods, logs in
-/// with one key after the other until the call succeeds. A login that is not required could replace one that the user has stored.
-async fn logged_in<C: Future<Output = Result<Session, Error>>>(
-    client: &SandboxAgentClient,
-    call: impl Fn() -> C,
-) -> Result<Session, Error> {
-    let refused = match call().await {
-        Err(error) if error.is_login_required() => error,
-        made => return made,
-    };
-    let offered = client.capabilities().map(|can| can.auth_methods.clone()).unwrap_or_default();
-    let mut failure = refused;
-    for login in key_logins(&offered) {
-        match client.authenticate(login).await {
-            Ok(_) => match call().await {
-                Err(error) if error.is_login_required() => failure = error,
-                made => return made,
-            },
-            // The agent refuses this key. Another may work.
-            Err(error) if error.is_login_required() || error.rpc_error().is_some() => failure = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(failure)
 }
 
 fn set_line(what: &str, choices: &Choices) -> Line {

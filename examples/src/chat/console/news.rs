@@ -9,7 +9,7 @@ use super::Console;
 use crate::chat::card;
 use crate::chat::exit::Exit;
 use crate::chat::line::{Line, Style};
-use crate::chat::talk::Done;
+use crate::chat::talk::{Done, Login};
 
 /// How many events are handled before the screen is drawn.
 const BATCH: usize = 512;
@@ -27,6 +27,7 @@ impl Console {
         let note = |text: String| [Line::new(Style::Warn, &format!("! {text}"))];
         let writing = !self.editor.is_empty();
         self.last_update = Instant::now();
+        self.talk.observe(&event);
         match event {
             Event::Update(update) if update.origin() != Origin::History => {
                 self.view.take(&update, self.screen.width() - 2);
@@ -37,6 +38,10 @@ impl Console {
             Event::SessionEnded(ended) if self.turn.is_none() && !self.talk.dead => {
                 self.talk.dead = true;
                 self.view.put(card::crash(&ended.termination));
+            }
+            // Released servers report stderr minutes later, when another turn may be running.
+            Event::TerminationDetails(ended) if self.turn.is_none() || self.talk.termination().is_none() => {
+                self.view.put(card::late_details(&ended.termination));
             }
             Event::Connection(ConnectionState::Connected) | Event::Reconnected { .. } => self.notice = None,
             Event::Connection(state @ ConnectionState::Reconnecting { .. }) => {
@@ -77,13 +82,14 @@ impl Console {
                 Some(end) => {
                     self.talk.dead = true;
                     self.queue.clear();
-                    self.view.put(card::crash(end));
+                    // Details may have arrived since the turn failed.
+                    let complete = self.talk.termination().filter(|_| end.stderr.is_none());
+                    self.view.put(card::crash(complete.as_ref().unwrap_or(end)));
                 }
                 None => {
                     self.talk.dead = error.is_terminal();
-                    if let Some((task, prompt)) = self.talk.login(&error) {
-                        self.resend = Some(prompt);
-                        return self.start(task);
+                    if let Some(login) = self.talk.login(&error) {
+                        return self.log_in(login);
                     }
                     self.queue.clear();
                     self.view.put(self.talk.failure("the turn failed", &error));
@@ -91,6 +97,20 @@ impl Console {
             },
         }
         self.next_in_queue();
+    }
+
+    /// Logs in, and sends the prompt again unless the agent had begun to work on it.
+    fn log_in(&mut self, login: Login) {
+        if login.failure.is_empty() {
+            self.resend = Some(login.prompt);
+        } else {
+            self.queue.clear();
+            self.view.put(login.failure);
+            if self.editor.is_empty() {
+                self.editor.insert(&login.prompt);
+            }
+        }
+        self.start(login.task);
     }
 
     pub(super) fn cancelled(&mut self, outcome: Result<(), Error>) {

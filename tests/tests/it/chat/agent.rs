@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use mock_server::{MockServer, Permission, Script, Step, ToolCall, Turn};
+use mock_server::{Fault, MockServer, Permission, Script, Step, ToolCall, Turn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,6 +18,13 @@ pub(super) async fn server() -> MockServer {
         ]
     };
     MockServer::builder().agent("mock", Script::new(steps).history(history)).start().await
+}
+
+/// A server without `/v1/rpc`, like the released ones. It reports the stderr of an agent that ended in a turn when a
+/// request's time limit has passed.
+pub(super) async fn released_server(limit: Duration) -> MockServer {
+    let builder = MockServer::builder().agent("mock", Script::new(steps)).request_timeout(limit);
+    builder.fault(Fault::StreamRefused { status: 404 }.on_path("/v1/rpc")).start().await
 }
 
 fn steps(turn: &Turn) -> Vec<Step> {
@@ -91,6 +99,29 @@ fn steps(turn: &Turn) -> Vec<Step> {
             let call = json!({"toolCallId": "c", "title": "Run a line", "rawInput": {"command": command}});
             vec![asked(call)]
         }
+        "elsewhere" => {
+            let input = json!({"command": "rm -rf build", "workdir": "/home/me/other", "env": {"A": ["b"]}});
+            vec![asked(json!({"toolCallId": "c", "title": "Clean up", "rawInput": input}))]
+        }
+        "nested" => {
+            let input = json!({"filter": {"all": true}, "ids": [17, 18], "until": null});
+            vec![asked(json!({"toolCallId": "c", "title": "Delete issues", "rawInput": input}))]
+        }
+        "rename" => {
+            let (old, new) = ("one\nall\ntwo\n", "one\nevery\ntwo\n");
+            let patch = "Index: /w/a.rs\n=====\n--- /w/a.rs\n+++ /w/a.rs\n@@ -1,3 +1,3 @@\n one\n-all\n+every\n two\n\
+                \\ No newline at end of file\n";
+            let input = json!({
+                "file_path": "/w/a.rs", "old_string": "all", "new_string": "every", "diff": patch,
+                "replace_all": true, "scope": "al", "changes": {"/w/a.rs": {"type": "update", "content": new}},
+                "command": "sed -i s/all/every/ a.rs",
+            });
+            let diff = json!({"type": "diff", "path": "/w/a.rs", "oldText": old, "newText": new});
+            vec![asked(json!({
+                "toolCallId": "e", "title": "Rename", "kind": "edit", "content": [diff], "rawInput": input,
+                "locations": [{"path": "/w/a.rs"}, {"path": "/w/b.rs"}],
+            }))]
+        }
         "endless" => {
             let lines: Vec<String> = (1..=500).map(|line| format!("echo step {line}")).collect();
             let call = json!({"toolCallId": "c", "title": "Run for long", "rawInput": {"command": lines.join("\n")}});
@@ -132,7 +163,8 @@ fn call(title: &str) -> ToolCall {
 /// An agent that is a process: a shell script that speaks the protocol. It answers prompts, exits on `die`, and asks for
 /// a permission after `gate` as soon as the gate is opened. It records its starts and its logins. Variables change it:
 ///
-/// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login.
+/// - `WANTS_LOGIN`, `PROMPT_WANTS_LOGIN`: sessions or prompts require a login. `WORKS_FIRST`: prompts require it after
+///   a part of the work.
 /// - `REFUSED_LOGIN`: the login method that it refuses. `KEEPS_WANTING`: a login changes nothing.
 /// - `METHODS`, `TERMINAL_METHODS`: its login methods; the second ones for a client that offers terminal logins.
 /// - `NO_LIST`: it does not list its sessions.
@@ -176,7 +208,7 @@ while read -r line; do
     *'"method":"session/prompt"'*quiet*) exit 9 ;;
     *'"method":"session/prompt"'*die*) say 'going down'; echo 'shell: no more' >&2; exit 9 ;;
     *'"method":"session/prompt"'*)
-      if [ -n "$PROMPT_WANTS_LOGIN" ]; then refuse; continue; fi
+      if [ -n "$PROMPT_WANTS_LOGIN" ]; then [ -z "$WORKS_FIRST" ] || say 'half done'; refuse; continue; fi
       say "process $$ here"
       answer '{"stopReason":"end_turn"}'
       [ -z "$WRITES_LATE" ] || { sleep 0.3; echo "$id" >> "$0.turns"; } ;;

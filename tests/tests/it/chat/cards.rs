@@ -55,3 +55,43 @@ async fn of_a_long_command_the_card_says_how_much_follows() {
     let shown = screen.lines().filter(|line| line.contains("echo step ")).count();
     assert!(screen.contains(&format!("… {} more lines\n", 500 - shown)), "{shown} of 500 in\n{screen}");
 }
+
+#[tokio::test]
+async fn everything_that_the_agent_passes_to_a_tool_is_shown() {
+    chat!(server, terminal);
+    for (prompt, shown) in [
+        ("elsewhere", &["  $ rm -rf build\n", "  workdir: /home/me/other\n", "  env: {\"A\":[\"b\"]}\n"][..]),
+        ("nested", &["  filter: {\"all\":true}\n", "  ids: [17,18]\n", "  until: null\n"]),
+    ] {
+        terminal.line(prompt).await;
+        let screen = terminal.see("1 or y").await;
+        for part in shown {
+            assert!(screen.contains(part), "no {part:?} on\n{screen}");
+        }
+        terminal.key("n").await;
+        terminal.until("end of the card", |screen| !screen.contains("1 or y")).await;
+    }
+}
+
+#[tokio::test]
+async fn beside_a_diff_the_card_shows_what_the_diff_does_not() {
+    chat!(server, terminal);
+    terminal.tmux(&["resize-window", "-x", "80", "-y", "40"]).await;
+    terminal.line("rename").await;
+    let screen = terminal.see("1 or y").await;
+    for part in [
+        "  $ sed -i s/all/every/ a.rs\n",
+        "  replace_all: true\n",
+        "  scope: al\n",
+        "  changes: {\"/w/a.rs\":{",
+        "\"content\":\"…\"",
+        "  /w/b.rs\n",
+        "- all\n",
+        "+ every\n",
+    ] {
+        assert!(screen.contains(part), "no {part:?} on\n{screen}");
+    }
+    for part in ["file_path", "old_string", "new_string", "diff:", "Index", "  /w/a.rs\n"] {
+        assert!(!screen.contains(part), "{part:?} on\n{screen}");
+    }
+}

@@ -38,6 +38,43 @@ async fn every_key_is_tried_until_one_logs_in() {
 }
 
 #[tokio::test]
+async fn a_prompt_is_not_sent_again_if_the_agent_had_begun_to_work() {
+    let agent = Process::new();
+    let environment = [("PROMPT_WANTS_LOGIN", "1"), ("WORKS_FIRST", "1"), ("GEMINI_API_KEY", "k")];
+    let chat = chat_in(None, &["--agent-command", &agent.command()], &environment);
+    let ended = feed(chat, "do it\n").await;
+    assert_eq!((ended.code, ended.said.as_str()), (1, "half done\n"), "{}", ended.notes);
+    for note in ["✗ the turn failed: ", "the prompt is not sent again", "Logged in by gemini-api-key"] {
+        assert!(ended.notes.contains(note), "no {note:?} in {}", ended.notes);
+    }
+    // The next prompt finds the agent logged in.
+    let chat = chat_in(None, &["--agent-command", &agent.command()], &environment);
+    let ended = feed(chat, "do it\ngo on\n").await;
+    assert_eq!((ended.said.matches("half done").count(), ended.said.matches(" here\n").count()), (1, 1));
+    assert_eq!((ended.code, agent.logins()), (1, 2), "{}", ended.notes);
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_not_sent_again_is_in_the_editor() {
+    if tmux_is_missing() {
+        return;
+    }
+    let agent = Process::new();
+    let environment =
+        ["PROMPT_WANTS_LOGIN", "WORKS_FIRST", "GEMINI_API_KEY"].map(|name| (name, "1".to_owned()));
+    let start = Start { arguments: agent.option(), environment: environment.to_vec() };
+    let terminal = Terminal::start(&start).await;
+    terminal.see("/help lists the commands").await;
+    terminal.line("do it").await;
+    terminal.see("Logged in by gemini-api-key").await;
+    let screen = terminal.until("the prompt again", |screen| screen.matches("› do it").count() == 2).await;
+    assert!(!screen.contains(" here"), "{screen}");
+    terminal.key("Enter").await;
+    terminal.see(" here").await;
+    assert_eq!(terminal.everything().await.matches("half done").count(), 1);
+}
+
+#[tokio::test]
 async fn a_key_that_is_set_is_not_asked_for() {
     let agent = Process::new();
     for (wants, code) in [("WANTS_LOGIN", 3), ("PROMPT_WANTS_LOGIN", 1)] {

@@ -220,7 +220,16 @@ async fn a_mode_that_is_not_in_the_list_is_not_sent() {
     let server = server().await;
     let ended = run(Some(&server.url()), &[], "/mode no-such-mode\n/mode\n").await;
     assert!(ended.notes.contains("! There is no mode no-such-mode."), "{}", ended.notes);
+    assert_eq!(ended.code, 1, "{}", ended.notes);
     assert!(!ended.notes.contains("The mode is"), "{}", ended.notes);
+}
+
+#[tokio::test]
+async fn an_empty_variable_is_as_good_as_none() {
+    let server = server().await;
+    let empty = [("SANDBOX_AGENT_AGENT", ""), ("SANDBOX_AGENT_TOKEN", "")];
+    let ended = feed(chat_in(Some(&server.url()), &[], &empty), "hello\n").await;
+    assert_eq!((ended.said.as_str(), ended.code), ("you said hello\n", 0), "{}", ended.notes);
 }
 
 #[tokio::test]

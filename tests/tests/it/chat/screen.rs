@@ -1,8 +1,10 @@
 //! What is seen in a terminal.
 
+use std::time::Duration;
+
 use mock_server::State;
 
-use super::agent::{Process, server};
+use super::agent::{Process, released_server, server};
 use super::terminal::{Start, Terminal, tmux_is_missing};
 
 #[tokio::test]
@@ -98,6 +100,28 @@ async fn a_crash_is_a_card_with_code_and_stderr_and_the_next_message_restarts_th
     let screen = terminal.see("you said hello").await;
     assert!(screen.contains("The agent runs again"), "{screen}");
     assert_eq!(screen.matches("› hello").count(), 1, "{screen}");
+    assert_eq!(screen.matches("it was the disk").count(), 1, "{screen}");
+}
+
+#[tokio::test]
+async fn stderr_that_a_released_server_reports_late_is_shown_once() {
+    if tmux_is_missing() {
+        return;
+    }
+    for next in [None, Some("stream")] {
+        let server = released_server(Duration::from_secs(3)).await;
+        let terminal = Terminal::start(&Start::with(&server.url())).await;
+        terminal.see("/help lists the commands").await;
+        terminal.line("crash").await;
+        let screen = terminal.see("restarts it").await;
+        assert!(screen.contains("The agent died  exit code 7"), "{screen}");
+        if let Some(next) = next {
+            terminal.line(next).await;
+        }
+        let screen = terminal.see("it was the disk").await;
+        assert_eq!(screen.matches("it was the disk").count(), 1, "{screen}");
+        assert!(screen.contains("no luck"), "{screen}");
+    }
 }
 
 #[tokio::test]
