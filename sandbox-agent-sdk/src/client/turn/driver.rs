@@ -19,7 +19,7 @@ use crate::client::names::PROMPT;
 use crate::client::reading::id_text;
 use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
-use crate::client::stream::PromptLayer;
+use crate::client::stream::{PromptLayer, Resend};
 use crate::event::TurnEnded;
 use crate::session::SessionInfo;
 use crate::termination::TerminationReport;
@@ -138,10 +138,15 @@ impl Driver {
             && !error.maybe_executed()
             && !is_limit(error)
             && dropped.try_recv() != Err(TryRecvError::Closed)
-            && self.is_sent_again(error).await
         {
-            let session = self.session.clone();
-            outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+            match self.is_sent_again(error).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    let session = self.session.clone();
+                    outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+                }
+                Err(late) => outcome = Err(late),
+            }
         }
         free.finish(self.request_id.clone(), &outcome);
         let ended = self.layer.as_mut().map(|layer| layer.get_mut().unwrap_or_else(PoisonError::into_inner));
@@ -154,31 +159,34 @@ impl Driver {
         }
     }
 
-    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
-    async fn is_sent_again(&mut self, error: &Error) -> bool {
-        let Some(layer) = &mut self.layer else { return false };
+    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there. Fails if a limit is
+    /// reached meanwhile.
+    async fn is_sent_again(&mut self, error: &Error) -> Result<bool, Error> {
+        let Some(layer) = &mut self.layer else { return Ok(false) };
         // Updates that arrive before the prompt is sent again do not belong to the turn.
         self.inner.hub.prompt_withdrawn(&self.session);
         let mut resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
         let (mut limits, progress) = (self.limits.clone(), self.inner.hub.watch_progress(&self.session));
-        let resend = tokio::select! {
+        let (resend, late) = tokio::select! {
             biased;
-            resend = &mut resend => resend,
+            resend = &mut resend => (resend, None),
             (phase, within) = reached(&mut limits, progress) => {
-                // Its reader does not wait for the session to be restored.
-                self.settle(Err(late(phase, within, false)));
-                drop(resend.await);
-                None
+                let late = late(phase, within, false);
+                // Its reader does not wait for the session to be restored. The turn ends where the session is then.
+                self.settle(Err(late.clone()));
+                (resend.await, Some(late))
             }
         };
-        let Some(resend) = resend else { return false };
-        if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {
-            return false;
+        let move_turn =
+            |resend: &Resend| self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue);
+        let moved = resend.filter(move_turn);
+        let is_moved = moved.is_some();
+        if let Some(resend) = moved {
+            *self.current.lock() = resend.session_id.as_str().into();
+            self.session = resend.session_id;
+            self.prompt = resend.prompt.to_value();
         }
-        *self.current.lock() = resend.session_id.as_str().into();
-        self.session = resend.session_id;
-        self.prompt = resend.prompt.to_value();
-        true
+        late.map_or(Ok(is_moved), Err)
     }
 
     async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {

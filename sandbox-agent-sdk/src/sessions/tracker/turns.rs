@@ -183,7 +183,6 @@ impl Tracker {
         if owned.replay == Replay::Pending {
             owned.replay = Replay::Sent { is_heard: false };
         }
-        self.shared.feed.begin_turn(&session, turn, &self.inbox);
         Ok((Resend { session_id: session, prompt }, self.attempt()?))
     }
 
