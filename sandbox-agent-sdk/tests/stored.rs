@@ -9,6 +9,8 @@ mod support;
 mod abandoned;
 #[path = "stored/acquiring.rs"]
 mod acquiring;
+#[path = "stored/cancelled_unsent.rs"]
+mod cancelled_unsent;
 #[path = "stored/durable.rs"]
 mod durable;
 #[path = "stored/endpoints.rs"]

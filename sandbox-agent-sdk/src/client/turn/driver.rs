@@ -194,7 +194,7 @@ impl Driver {
             self.inner.hub.time_progress(&self.session);
         }
         let (connection, request) = match self.prepared_unless_stopped(dropped).await {
-            Err(Error::Withdrawn { .. }) => return Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            Err(Error::Withdrawn { .. }) => return Ok(TurnOutcome::withdrawn()),
             prepared => prepared?,
         };
         let began = self.inner.hub.now();
@@ -202,7 +202,7 @@ impl Driver {
         let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
             // It was cancelled before its prompt was sent: there is no response.
-            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::withdrawn()),
             // Agents end a turn that this client has cancelled in many ways.
             Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
             Err(error @ (Error::Rpc { .. } | Error::LoginRequired(_))) if cancelled => {

@@ -325,7 +325,7 @@ impl Tracker {
         if let Replay::Sent { is_heard } = owned.replay {
             // An agent that has responded, or reported anything, has read the history. Where a failure leaves that
             // open it is sent again: to get it twice does less harm than to know nothing.
-            let is_known = is_heard || outcome.is_ok();
+            let is_known = is_heard || outcome.as_ref().is_ok_and(|outcome| outcome.sent);
             owned.replay = if is_known { Replay::Done } else { Replay::Pending };
             patch.replay_pending = is_known.then_some(false);
         }
