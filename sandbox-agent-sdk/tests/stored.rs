@@ -55,6 +55,8 @@ mod shutdown;
 mod stalled_stores;
 #[path = "stored/storing.rs"]
 mod storing;
+#[path = "stored/suspended.rs"]
+mod suspended;
 #[path = "stored/termination.rs"]
 mod termination;
 #[path = "stored/tool_requests.rs"]
