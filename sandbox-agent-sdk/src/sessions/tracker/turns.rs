@@ -218,10 +218,9 @@ impl Tracker {
 
     /// Cancels a turn on the endpoint of another process.
     pub(in crate::sessions) async fn cancel_remote(&mut self) -> Result<(), Error> {
-        let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
-        match foreign.and_then(ForeignTurn::remote) {
-            Some(remote) => remote.cancel().await,
-            None => Ok(()),
+        match self.owned.as_ref().is_some_and(Owned::is_remote) {
+            true => self.cancel_foreign(&self.client.upgrade()?).await,
+            false => Ok(()),
         }
     }
 
