@@ -9,6 +9,8 @@ mod support;
 mod abandoned;
 #[path = "stored/acquiring.rs"]
 mod acquiring;
+#[path = "stored/cancelled_unsent.rs"]
+mod cancelled_unsent;
 #[path = "stored/durable.rs"]
 mod durable;
 #[path = "stored/endpoints.rs"]
@@ -53,6 +55,8 @@ mod shutdown;
 mod stalled_stores;
 #[path = "stored/storing.rs"]
 mod storing;
+#[path = "stored/suspended.rs"]
+mod suspended;
 #[path = "stored/termination.rs"]
 mod termination;
 #[path = "stored/tool_requests.rs"]

@@ -50,6 +50,10 @@ pub(crate) trait LogSink: fmt::Debug + Send + Sync {
     fn unordered(&self, request_id: &str) {
         let _ = request_id;
     }
+    /// The prompt of a session's running turn is sent again, in this session, to which the turn moves.
+    fn moved(&self, from: &str, to: &str) {
+        let _ = (from, to);
+    }
     /// Whether anything reads what is pushed.
     fn is_read(&self) -> bool;
     /// No more entries follow.

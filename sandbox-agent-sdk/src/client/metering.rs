@@ -110,7 +110,7 @@ impl Running<'_> {
             response: outcome.as_ref().ok().map(|outcome| &outcome.raw),
             elapsed: now().saturating_duration_since(self.began),
             cancelled,
-            executed: outcome.as_ref().map_or_else(is_executed, |_| true),
+            executed: outcome.as_ref().map_or_else(is_executed, |outcome| outcome.sent),
         };
         let used = self.inner.hub.usage(|usage| usage.end_turn(self.session, &end));
         self.publish(end.executed);

@@ -50,8 +50,8 @@ impl Error {
             | Self::DecodedTooLarge { .. }
             | Self::ListTooLong { .. }
             | Self::InstallFailed(_)
-            | Self::AfterTurn { .. }
             | Self::Local { .. } => true,
+            Self::AfterTurn { outcome, .. } => outcome.sent,
             Self::Config(_)
             | Self::NotConnected
             | Self::AlreadyConnected

@@ -238,19 +238,11 @@ impl Feed {
     pub(super) fn begin_turn(&self, agent_session: &str, turn: &str, inbox: &Mailbox) -> bool {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
-        // A turn that is sent again may be in another session of the agent.
-        if let Some(before) = state.sessions_of_turns.get(turn).cloned() {
-            state.take_turn(&before);
-        }
-        state.take_turn(agent_session);
-        state.sessions_of_turns.insert(turn.to_owned(), agent_session.to_owned());
         if !state.is_echoing {
             // Nothing shows that the response to an earlier prompt will arrive here.
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
         }
-        let (id, inbox) = (turn.to_owned(), Arc::clone(inbox));
-        let turn = RunningTurn { id, request: None, is_unordered: false, inbox };
-        state.turns.insert(agent_session.to_owned(), turn);
+        state.put_turn(agent_session, RunningTurn::new(turn.to_owned(), Arc::clone(inbox)));
         state.is_echoing
     }
 

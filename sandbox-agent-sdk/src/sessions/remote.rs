@@ -15,11 +15,15 @@ use crate::stream::{LogEntry, LogRecord, StreamReader};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, SandboxAgentClient};
 
+/// Gets the result of a cancel.
+type Cancel = oneshot::Sender<Result<(), Error>>;
+type Cancels = mpsc::Receiver<Cancel>;
+
 /// A turn that another process began on its own endpoint of a released server. It is followed until it ends; dropping
 /// this ends the following, and leaves the turn as it is.
 #[derive(Debug)]
 pub(super) struct RemoteTurn {
-    cancels: mpsc::Sender<oneshot::Sender<Result<(), Error>>>,
+    cancels: mpsc::Sender<Cancel>,
 }
 
 /// What is followed.
@@ -62,11 +66,7 @@ impl RemoteTurn {
 }
 
 impl Followed {
-    async fn run(
-        mut self,
-        shared: std::sync::Weak<Shared>,
-        mut cancels: mpsc::Receiver<oneshot::Sender<Result<(), Error>>>,
-    ) {
+    async fn run(mut self, shared: std::sync::Weak<Shared>, mut cancels: Cancels) {
         for request in std::mem::take(&mut self.requests) {
             let Some(shared) = shared.upgrade() else { return };
             self.offer(&shared, &request).await;
@@ -74,19 +74,14 @@ impl Followed {
         loop {
             let entry = tokio::select! {
                 entry = self.reader.follow() => entry,
-                done = cancels.recv() => match done {
-                    Some(done) => {
-                        // A caller that went away needs no answer.
-                        let _ = done.send(self.reader.cancel_turn(&self.agent_session).await);
-                        continue;
-                    }
-                    // The tracker does not follow the turn any more.
-                    None => return,
+                done = cancels.recv() => match self.cancel(done).await {
+                    true => continue,
+                    false => return,
                 },
             };
             let Some(shared) = shared.upgrade() else { return };
             let is_over = match entry {
-                Some(entry) => self.take(&shared, entry).await,
+                Some(entry) => self.take(&shared, entry, &mut cancels).await,
                 None => {
                     self.lose(&shared);
                     true
@@ -98,8 +93,29 @@ impl Followed {
         }
     }
 
+    /// Cancels the turn for a tracker. Returns `false` if the tracker does not follow the turn any more.
+    async fn cancel(&mut self, done: Option<Cancel>) -> bool {
+        let Some(done) = done else { return false };
+        // A caller that went away needs no answer.
+        let _ = done.send(self.reader.cancel_turn(&self.agent_session).await);
+        true
+    }
+
+    /// Waits until an entry is stored or discarded. The tracker that stores it may cancel the turn before. Returns `false`
+    /// if the tracker does not follow the turn any more.
+    async fn is_shown(&mut self, hold: &Hold, cancels: &mut Cancels) -> bool {
+        loop {
+            tokio::select! {
+                () = holder::ended(hold) => return true,
+                done = cancels.recv() => if !self.cancel(done).await {
+                    return false;
+                },
+            }
+        }
+    }
+
     /// Takes in what happened on the endpoint, and returns whether the turn is over.
-    async fn take(&mut self, shared: &Shared, entry: LogEntry) -> bool {
+    async fn take(&mut self, shared: &Shared, entry: LogEntry, cancels: &mut Cancels) -> bool {
         match &entry.record {
             LogRecord::Response { request_id, result } if self.prompts.contains(request_id) => {
                 self.inbox.note(Command::Responded(request_id.clone(), result.clone()));
@@ -132,8 +148,10 @@ impl Followed {
         };
         match &entry.record {
             LogRecord::AgentRequest { request_id, .. } => {
-                if let Some(hold) = hold {
-                    holder::ended(&hold).await;
+                if let Some(hold) = hold
+                    && !self.is_shown(&hold, cancels).await
+                {
+                    return true;
                 }
                 self.offer(shared, request_id).await;
             }

@@ -5,15 +5,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use futures::future::poll_immediate;
 use mock_server::{Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::sessions::{Durability, MemoryStore, StoredClient, StoredEventKind};
 use sandbox_agent_sdk::stream::LogRecord;
 use sandbox_agent_sdk::turns::TurnEvent;
 use sandbox_agent_sdk::update::Missed;
-use sandbox_agent_sdk::{Error, Event, NewSession, ServerKind, UpdateKind};
+use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind, StopReason, UpdateKind};
+use serde_json::json;
 
+use crate::endpoints::endpoint_in;
 use crate::gated::Gated;
-use crate::killed::kill_a_program;
+use crate::killed::{has_stored, kill_a_program};
 use crate::support::{KINDS, LIMIT, event, within};
 use crate::world::{Ability, World, counting, options, said, stored};
 
@@ -193,4 +196,52 @@ async fn text_of_a_turn_on_another_endpoint_is_delivered_after_it_was_stored() {
     let last = |event| text(event).filter(|text| text == "300 ");
     event(&mut events, last).await;
     within(session.open_turn_ended()).await;
+}
+
+#[tokio::test]
+async fn a_turn_on_another_endpoint_can_be_cancelled_while_its_request_waits_for_the_store() {
+    let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
+    let world = World::new(ServerKind::PerAgent, Script::steps(steps)).await;
+    let store = Gated::new(MemoryStore::new());
+    let first =
+        options(&world.server, world.kind).shared_store(store.clone()).on_turn_drop(DropPolicy::Detach);
+    let first = first.build().unwrap();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let turn = within(session.prompt("go")).await.unwrap();
+    has_stored(&first, "mine", StoredEventKind::Update).await;
+    let agent_session = session.agent_session().unwrap().id().to_owned();
+    let left = endpoint_in(&world, &*store, "mine").await;
+    // It ends without releasing anything.
+    drop((turn, session, first));
+
+    let second = options(&world.server, world.kind).shared_store(store.clone()).cancel_timeout(LIMIT);
+    let second = second.stored(|stored| stored.durability(Durability::BeforeDelivery)).build().unwrap();
+    let session = second.session("mine");
+    within(session.resume()).await.unwrap();
+    assert!(session.open_turn().is_some(), "it is running");
+    let emit = |value| assert!(world.server.emit_to(left.strip_prefix("/v1/acp/").unwrap(), value));
+    let gate = store.appending.lock().await;
+    let text = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}});
+    emit(json!({"jsonrpc": "2.0", "method": "session/update",
+        "params": {"sessionId": agent_session, "update": text}}));
+    within(async {
+        while store.waiting.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    // The cancel comes before the request in the mailbox of the session.
+    let mut cancelling = Box::pin(session.cancel());
+    assert!(poll_immediate(&mut cancelling).await.is_none(), "the store is stuck");
+    emit(json!({"jsonrpc": "2.0", "id": "late", "method": "session/request_permission",
+        "params": {"sessionId": agent_session, "toolCall": {"toolCallId": "c"}, "options": []}}));
+    // If the request is not there yet when the gate opens, the cancel has nothing to wait for.
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut cancelling).await.is_err());
+    drop(gate);
+    within(cancelling).await.unwrap();
+    has_stored(&second, "mine", StoredEventKind::TurnEnded).await;
+    let kept = stored(&*store, "mine").await;
+    let end = kept.iter().find_map(|event| event.turn_end()).unwrap();
+    assert_eq!(end.stop_reason, Some(StopReason::Cancelled), "{kept:#?}");
+    assert!(kept.iter().any(|event| event.kind == StoredEventKind::Permission), "{kept:#?}");
 }

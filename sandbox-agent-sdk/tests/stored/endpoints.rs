@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::Suspend;
-use sandbox_agent_sdk::sessions::{RestoredBy, RetentionPolicy, StoredEventKind};
+use sandbox_agent_sdk::sessions::{RestoredBy, RetentionPolicy, SessionStore, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 
 use crate::gated::Gated;
@@ -24,8 +24,11 @@ pub(crate) fn ended(world: &World) -> Vec<String> {
 
 /// The endpoint that the record of a session names.
 pub(crate) async fn endpoint(world: &World, id: &str) -> String {
-    use sandbox_agent_sdk::sessions::SessionStore as _;
-    let record = world.store().await.get(id).await.unwrap().unwrap();
+    endpoint_in(world, &world.store().await, id).await
+}
+
+pub(crate) async fn endpoint_in(world: &World, store: &dyn SessionStore, id: &str) -> String {
+    let record = store.get(id).await.unwrap().unwrap();
     let endpoint = record.endpoint.expect("it is stored");
     endpoint.strip_prefix(&world.server.url()).expect("it is of this server").to_owned()
 }

@@ -20,6 +20,8 @@ pub(crate) struct Gated {
     store: Arc<dyn SessionStore>,
     /// Storing anything but a prompt waits while this is held.
     pub(crate) appending: tokio::sync::Mutex<()>,
+    /// How many appends wait for it.
+    pub(crate) waiting: AtomicUsize,
     /// What happens after the next look that finds sessions without activity.
     pub(crate) after_look: Mutex<Option<Between>>,
     /// What happens before a session is acquired next.
@@ -73,6 +75,7 @@ impl Gated {
         Arc::new(Self {
             store: Arc::new(store),
             appending: tokio::sync::Mutex::default(),
+            waiting: AtomicUsize::new(0),
             after_look: Mutex::default(),
             before_acquire: Mutex::default(),
             before_binding: Mutex::default(),
@@ -182,7 +185,9 @@ impl SessionStore for Gated {
                 self.between(&self.before_prompt).await;
                 return self.respond_to(append, &self.prompt_response).await;
             }
+            self.waiting.fetch_add(1, Ordering::SeqCst);
             let _open = self.appending.lock().await;
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
             if append.events.iter().any(|event| event.kind == StoredEventKind::AgentRequest) {
                 return self.respond_to(append, &self.request_response).await;
             }

@@ -2,22 +2,16 @@
 
 use std::time::Duration;
 
-use mock_server::{Fault, MockServer, PROBLEM_JSON, Reply, Script, State, Step};
+use mock_server::{Fault, MockServer, Script, State, Step};
 use sandbox_agent_sdk::sessions::store::OpenEvents;
-use sandbox_agent_sdk::sessions::{
-    RestoredBy, SessionStore as _, StoreOptions, StoredEvent, StoredEventKind,
-};
+use sandbox_agent_sdk::sessions::{RestoredBy, SessionStore as _, StoreOptions, StoredEventKind};
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::{Gated, Response};
 use crate::killed::{has_stored, kill_a_program};
 use crate::support::{event, within};
-use crate::world::{Ability, World, agent, ask, options, stored};
-
-fn ends(events: &[StoredEvent]) -> Vec<&StoredEvent> {
-    events.iter().filter(|event| event.kind == StoredEventKind::TurnEnded).collect()
-}
+use crate::world::{Ability, World, agent, ask, ends, options, stored, unknown_session};
 
 #[tokio::test]
 async fn cancelling_ends_a_turn_whose_prompt_was_stored_and_never_sent() {
@@ -88,10 +82,7 @@ async fn a_prompt_whose_turn_another_process_has_ended_is_not_sent_again() {
     let second = second.stored(limits).build().unwrap();
     // The agent does not get the prompt. Before the first process restores the session, the second one ends its turn, and
     // prompts.
-    let body = r#"{"type":"urn:sandbox-agent:error:session_not_found","sessionId":"s"}"#.to_owned();
-    let reply = Reply { body, content_type: Some(PROBLEM_JSON.to_owned()), ..Reply::default() };
-    let refused = Fault::PostStatus { status: 404, execute: false, reply: Some(reply) };
-    world.server.inject(refused.on_method("session/prompt").times(1));
+    world.server.inject(unknown_session());
     let rival = second.clone();
     *store.before_acquire.lock().unwrap() = Some(Box::new(move || {
         Box::pin(async move {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mock_server::{MockServer, Script, Step};
+use mock_server::{Fault, MockServer, PROBLEM_JSON, Reply, Rule, Script, Step};
 use sandbox_agent_sdk::connection::ReconnectPolicy;
 use sandbox_agent_sdk::event::Origin;
 use sandbox_agent_sdk::sessions::{
@@ -72,6 +72,14 @@ pub(crate) fn counting(ability: Ability, to: usize) -> Script {
         (1..=to).flat_map(count).collect()
     });
     script.initialize(ability.initialize())
+}
+
+/// The server refuses the next prompt, because it does not know its session.
+pub(crate) fn unknown_session() -> Rule {
+    let body = r#"{"type":"urn:sandbox-agent:error:session_not_found","sessionId":"s"}"#.to_owned();
+    let reply = Reply { body, content_type: Some(PROBLEM_JSON.to_owned()), ..Reply::default() };
+    let refused = Fault::PostStatus { status: 404, execute: false, reply: Some(reply) };
+    refused.on_method("session/prompt").times(1)
 }
 
 pub(crate) struct World {
@@ -207,6 +215,11 @@ pub(crate) async fn stored(store: &dyn SessionStore, id: &str) -> Vec<StoredEven
 /// The kinds of events.
 pub(crate) fn kinds(events: &[StoredEvent]) -> Vec<&str> {
     events.iter().map(|event| event.kind.as_str()).collect()
+}
+
+/// The ends of turns.
+pub(crate) fn ends(events: &[StoredEvent]) -> Vec<&StoredEvent> {
+    events.iter().filter(|event| event.kind == StoredEventKind::TurnEnded).collect()
 }
 
 /// What the agent said, as it is stored.

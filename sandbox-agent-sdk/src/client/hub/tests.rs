@@ -220,3 +220,16 @@ fn no_report_of_the_state_of_a_session_is_stored_outside_its_turns() {
     hub.end_turn("s");
     assert!(!stored("s"));
 }
+
+#[test]
+fn a_turn_that_cannot_move_stays_in_its_session() {
+    let hub = Hub::new(1 << 20);
+    let (mine, other) = (hub.turn_queue(), hub.turn_queue());
+    hub.begin_turn("old", &mine);
+    hub.begin_turn("new", &other);
+    assert!(!hub.move_turn("old", "new", &mine), "another turn is running there");
+    assert_eq!(*hub.watch_turn("old").borrow(), TurnState::Running);
+    hub.end_turn("new");
+    assert!(hub.move_turn("old", "new", &mine));
+    assert!(hub.is_idle("old") && !hub.is_idle("new"));
+}

@@ -149,20 +149,21 @@ impl Hub {
         let mut state = self.lock();
         if from == to {
             state.session(to).progress.send_modify(Progress::begin);
-            return true;
+        } else {
+            if *state.session(to).turn_state.borrow() != TurnState::Idle {
+                return false;
+            }
+            let old = state.session(from);
+            let turn = old.turn.take();
+            let before = old.turn_state.send_replace(TurnState::Idle);
+            old.end_progress();
+            let new = state.session(to);
+            new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
+            new.is_prompted = false;
+            new.progress.send_modify(Progress::begin);
+            new.turn_state.send_replace(before);
         }
-        let old = state.session(from);
-        let turn = old.turn.take();
-        let before = old.turn_state.send_replace(TurnState::Idle);
-        old.end_progress();
-        let new = state.session(to);
-        if *new.turn_state.borrow() != TurnState::Idle {
-            return false;
-        }
-        new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
-        new.is_prompted = false;
-        new.progress.send_modify(Progress::begin);
-        new.turn_state.send_replace(before);
+        state.logs.iter().for_each(|log| log.moved(from, to));
         true
     }
 

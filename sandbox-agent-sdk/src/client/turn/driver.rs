@@ -20,7 +20,7 @@ use crate::client::prompting::is_cancelled;
 use crate::client::reading::id_text;
 use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
-use crate::client::stream::PromptLayer;
+use crate::client::stream::{PromptLayer, Resend};
 use crate::event::TurnEnded;
 use crate::session::SessionInfo;
 use crate::termination::TerminationReport;
@@ -139,10 +139,15 @@ impl Driver {
             && !error.maybe_executed()
             && !is_limit(error)
             && dropped.try_recv() != Err(TryRecvError::Closed)
-            && self.is_sent_again(error).await
         {
-            let session = self.session.clone();
-            outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+            match self.is_sent_again(error).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    let session = self.session.clone();
+                    outcome = metered(&inner, &session, self.finished(&mut dropped)).await;
+                }
+                Err(late) => outcome = Err(late),
+            }
         }
         free.finish(self.request_id.clone(), &outcome);
         let ended = self.layer.as_mut().map(|layer| layer.get_mut().unwrap_or_else(PoisonError::into_inner));
@@ -155,31 +160,34 @@ impl Driver {
         }
     }
 
-    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there.
-    async fn is_sent_again(&mut self, error: &Error) -> bool {
-        let Some(layer) = &mut self.layer else { return false };
+    /// Asks the layer where a prompt that was not executed is sent again, and moves the turn there. Fails if a limit is
+    /// reached meanwhile.
+    async fn is_sent_again(&mut self, error: &Error) -> Result<bool, Error> {
+        let Some(layer) = &mut self.layer else { return Ok(false) };
         // Updates that arrive before the prompt is sent again do not belong to the turn.
         self.inner.hub.prompt_withdrawn(&self.session);
         let mut resend = layer.get_mut().unwrap_or_else(PoisonError::into_inner).not_executed(error);
         let (mut limits, progress) = (self.limits.clone(), self.inner.hub.watch_progress(&self.session));
-        let resend = tokio::select! {
+        let (resend, late) = tokio::select! {
             biased;
-            resend = &mut resend => resend,
+            resend = &mut resend => (resend, None),
             (phase, within) = reached(&mut limits, progress) => {
-                // Its reader does not wait for the session to be restored.
-                self.settle(Err(late(phase, within, false)));
-                drop(resend.await);
-                None
+                let late = late(phase, within, false);
+                // Its reader does not wait for the session to be restored. The turn ends where the session is then.
+                self.settle(Err(late.clone()));
+                (resend.await, Some(late))
             }
         };
-        let Some(resend) = resend else { return false };
-        if !self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue) {
-            return false;
+        let move_turn =
+            |resend: &Resend| self.inner.hub.move_turn(&self.session, &resend.session_id, &self.queue);
+        let moved = resend.filter(move_turn);
+        let is_moved = moved.is_some();
+        if let Some(resend) = moved {
+            *self.current.lock() = resend.session_id.as_str().into();
+            self.session = resend.session_id;
+            self.prompt = resend.prompt.to_value();
         }
-        *self.current.lock() = resend.session_id.as_str().into();
-        self.session = resend.session_id;
-        self.prompt = resend.prompt.to_value();
-        true
+        late.map_or(Ok(is_moved), Err)
     }
 
     async fn finished(&mut self, dropped: &mut oneshot::Receiver<()>) -> Outcome {
@@ -187,7 +195,7 @@ impl Driver {
             self.inner.hub.time_progress(&self.session);
         }
         let (connection, request) = match self.prepared_unless_stopped(dropped).await {
-            Err(Error::Withdrawn { .. }) => return Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            Err(Error::Withdrawn { .. }) => return Ok(TurnOutcome::withdrawn()),
             prepared => prepared?,
         };
         let began = self.inner.hub.now();
@@ -195,7 +203,7 @@ impl Driver {
         let cancelled = *self.inner.hub.watch_turn(&self.session).borrow() == TurnState::Cancelling;
         let outcome = match outcome {
             // It was cancelled before its prompt was sent: there is no response.
-            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::cancelled(Value::Null, Vec::new())),
+            Err(Error::Withdrawn { .. }) => Ok(TurnOutcome::withdrawn()),
             // Agents end a turn that this client has cancelled in many ways.
             Ok(raw) if cancelled => Ok(TurnOutcome::cancelled(raw, self.missing())),
             Err(error @ (Error::Rpc { .. } | Error::LoginRequired(_))) if cancelled => {

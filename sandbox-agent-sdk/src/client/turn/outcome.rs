@@ -44,6 +44,9 @@ pub struct TurnOutcome {
     pub usage: Box<TurnUsage>,
     /// The exceeded budget, if the client cancelled the turn because of it.
     pub budget: Option<Box<BudgetEvent>>,
+    /// Whether the prompt was sent. A turn may be cancelled before.
+    #[serde(skip)]
+    pub(crate) sent: bool,
 }
 
 impl TurnOutcome {
@@ -51,12 +54,17 @@ impl TurnOutcome {
     pub(crate) fn read(raw: Value, missing: Vec<Missed>) -> Self {
         let reason = raw.get("stopReason").and_then(Value::as_str).unwrap_or_default();
         let stop_reason = StopReason::from(reason);
-        Self { stop_reason, missing, raw, usage: Box::default(), budget: None }
+        Self { stop_reason, missing, raw, usage: Box::default(), budget: None, sent: true }
     }
 
     /// The outcome of a turn that this client cancelled, for any response.
     pub(super) fn cancelled(raw: Value, missing: Vec<Missed>) -> Self {
         Self { stop_reason: StopReason::Cancelled, ..Self::read(raw, missing) }
+    }
+
+    /// The outcome of a turn that this client cancelled before its prompt was sent.
+    pub(super) fn withdrawn() -> Self {
+        Self { sent: false, ..Self::cancelled(Value::Null, Vec::new()) }
     }
 
     /// Returns the `_meta` field of the response.

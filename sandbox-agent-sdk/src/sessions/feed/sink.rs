@@ -47,6 +47,15 @@ impl LogSink for Feed {
         }
     }
 
+    fn moved(&self, from: &str, to: &str) {
+        let mut state = self.lock();
+        if let Some(turn) = state.take_turn(from) {
+            // The tracker that has the session now.
+            let inbox = state.routes.get(to).map_or(turn.inbox, |route| Arc::clone(&route.inbox));
+            state.put_turn(to, RunningTurn::new(turn.id, inbox));
+        }
+    }
+
     fn latest_hold(&self, session: &str) -> Option<Hold> {
         if self.holds { self.lock().latest_hold(session) } else { None }
     }

@@ -67,6 +67,13 @@ pub(super) struct RunningTurn {
     pub(super) inbox: Mailbox,
 }
 
+impl RunningTurn {
+    /// A turn whose prompt is not being sent yet.
+    pub(super) fn new(id: String, inbox: Mailbox) -> Self {
+        Self { id, request: None, is_unordered: false, inbox }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) inbox: Mailbox,
@@ -95,6 +102,13 @@ impl State {
     /// The id of the turn of this process that runs in an agent's session.
     pub(super) fn turn_of(&self, agent_session: &str) -> Option<String> {
         self.turns.get(agent_session).map(|turn| turn.id.clone())
+    }
+
+    /// A turn of this process runs in an agent's session.
+    pub(super) fn put_turn(&mut self, agent_session: &str, turn: RunningTurn) {
+        self.take_turn(agent_session);
+        self.sessions_of_turns.insert(turn.id.clone(), agent_session.to_owned());
+        self.turns.insert(agent_session.to_owned(), turn);
     }
 
     /// Ends the turn of this process that runs in an agent's session.

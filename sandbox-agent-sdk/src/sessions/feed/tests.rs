@@ -6,11 +6,11 @@ use serde_json::json;
 use super::{Feed, Mailbox};
 use crate::client::hub::{Hub, LogSink as _};
 use crate::convert::termination::TerminationReport;
-use crate::event::Origin;
+use crate::event::{Origin, TurnEnded};
 use crate::sessions::Durability;
 use crate::sessions::inbox::{Inbox, Item};
 use crate::stream::{LogEntry, StreamPosition};
-use crate::{ConnectionState, Event, Update};
+use crate::{ConnectionState, Event, TurnOutcome, Update};
 
 /// A feed of a numbered stream, and the mailbox of a tracker that holds so many events.
 fn feed(capacity: usize) -> (Arc<Feed>, Mailbox) {
@@ -24,6 +24,12 @@ fn push(feed: &Feed, session: &str, offset: u64) {
     let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
     let update = Update::read(json!({"sessionId": session, "update": update}), Origin::Live, 1);
     feed.push(&LogEntry::of_event(&Event::Update(update), Some(StreamPosition::of(0, offset, b""))), true);
+}
+
+fn end_turn(feed: &Feed, session: &str) {
+    let outcome = Ok(TurnOutcome::read(json!({"stopReason": "end_turn"}), Vec::new()));
+    let ended = TurnEnded { session_id: session.to_owned(), request_id: None, outcome };
+    feed.push(&LogEntry::of_event(&Event::TurnEnded(Box::new(ended)), None), true);
 }
 
 fn scanned_to(feed: &Feed) -> Option<u64> {
@@ -141,11 +147,20 @@ fn responses_that_never_arrive_on_the_stream_are_not_waited_for_without_end() {
         feed.begin_turn("a", &turn, &inbox);
         feed.sending(&turn, &request);
         feed.unordered(&request);
-        let outcome = Ok(crate::TurnOutcome::read(json!({"stopReason": "end_turn"}), Vec::new()));
-        let ended = crate::event::TurnEnded { session_id: "a".to_owned(), request_id: None, outcome };
-        feed.push(&LogEntry::of_event(&Event::TurnEnded(Box::new(ended)), None), true);
+        end_turn(&feed, "a");
         assert_eq!(feed.lock().awaited.len(), 1);
     }
+}
+
+#[test]
+fn a_turn_ends_in_the_session_to_which_it_has_moved() {
+    let (feed, inbox) = feed(9);
+    feed.begin_turn("old", "turn", &inbox);
+    feed.moved("old", "new");
+    end_turn(&feed, "old");
+    assert!(feed.is_running("turn"));
+    end_turn(&feed, "new");
+    assert!(!feed.is_running("turn") && inbox.take(9).len() == 1);
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl TurnEnd {
                     stop_reason: Some(outcome.stop_reason.clone()),
                     result_subtype: entry.result_subtype,
                     is_terminal_error: entry.is_terminal_error,
-                    executed: true,
+                    executed: outcome.sent,
                     answer: Some(outcome.raw.clone()),
                     missing: outcome.missing.clone(),
                     ..Self::default()
@@ -203,8 +203,7 @@ mod tests {
 
     fn ended(reason: &str) -> Result<TurnOutcome, Error> {
         let raw = json!({"stopReason": reason, "_meta": {"n": 1}});
-        let stop_reason = StopReason::from(reason);
-        Ok(TurnOutcome { stop_reason, missing: Vec::new(), raw, usage: Box::default(), budget: None })
+        Ok(TurnOutcome::read(raw, Vec::new()))
     }
 
     /// The members of a result in a response decide, because a stop reason says less.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::sorting::{closing, sort};
+use super::writing::is_suspended;
 use super::{ForeignLink, ForeignTurn, OpenTurn, Tracker, Unconfirmed};
 use crate::client::SessionClaim;
 use crate::sessions::calls::FIRST_WAIT;
@@ -454,7 +455,8 @@ impl Tracker {
         running.undecided = decidable.filter(|id| requests.contains(id)).count();
     }
 
-    pub(super) async fn store_read(&mut self, caught_up: &mut CaughtUp) -> Result<(), Error> {
+    /// Stores what was read. Returns whether the session has ended with it.
+    pub(super) async fn store_read(&mut self, caught_up: &mut CaughtUp) -> Result<bool, Error> {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let mut append = Append::to(&self.id).fence(owned.fence);
         append.events = std::mem::take(&mut caught_up.events);
@@ -469,11 +471,15 @@ impl Tracker {
             append.patch.agent_session = Change::Set(bound);
         }
         append.position = caught_up.end.map(|end| self.shared.position(owned.incarnation, end));
-        self.shared.append(append).await?;
+        let mut appended = self.shared.append(append.clone()).await;
+        if is_suspended(&appended, &mut append) {
+            appended = self.shared.append(append.clone()).await;
+        }
+        appended?;
         self.lost = 0;
         self.unstored_ends.clear();
         self.shared.feed.settle(self.lost_at.take());
-        Ok(())
+        Ok(append.patch.status.is_some())
     }
 }
 

@@ -38,6 +38,12 @@ impl Restoring<'_> {
     fn is_moved(&self) -> bool {
         self.record.endpoint.as_deref() != Some(self.endpoint)
     }
+
+    /// What makes a suspended session active.
+    fn status_event(&self) -> Option<StatusEvent> {
+        let is_suspended = self.record.status == SessionStatus::Suspended;
+        self.support.filter(|_| is_suspended).map(StatusEvent::Resume)
+    }
 }
 
 /// A session as the agent has opened it.
@@ -64,15 +70,13 @@ impl Tracker {
             let marker = Entry::own(StoredEventKind::Restoring, json!({}));
             caught_up.events.push(marker.into_event(owned.incarnation, None));
         }
-        let has_failed = caught_up.patch.status.is_some();
-        self.store_read(&mut caught_up).await?;
-        if has_failed {
+        if self.store_read(&mut caught_up).await? {
             // The last turn ended with a result after which the session does not continue.
             let (action, status) = (restoring.wish.action, SessionStatus::Error);
             return Err(Error::NotAllowed { action, status });
         }
         if caught_up.is_remote && attaches {
-            return self.follow_remote(client, record, caught_up).await;
+            return self.follow_remote(client, restoring, caught_up).await;
         }
         let mut unended = None;
         let reopened = match (&record.agent_session, attaches) {
@@ -191,7 +195,7 @@ impl Tracker {
         unended: Option<&str>,
         mut caught_up: CaughtUp,
     ) -> Result<(), Error> {
-        let Restoring { record, support, ways, moment, endpoint, .. } = *restoring;
+        let Restoring { record, ways, moment, endpoint, .. } = *restoring;
         let silence = self.shared.options.unconfirmed_timeout;
         if restoring.is_moved() {
             self.move_to(endpoint, record, moment).await?;
@@ -210,9 +214,8 @@ impl Tracker {
         let Some(owned) = &self.owned else {
             return Err(StoreError::OwnershipLost { id: self.id.clone(), epoch: record.epoch }.into());
         };
-        let is_suspended = record.status == SessionStatus::Suspended;
         let mut patch = RecordPatch {
-            status: support.filter(|_| is_suspended).map(StatusEvent::Resume),
+            status: restoring.status_event(),
             agent_session: Change::Set(AgentSession {
                 id: agent_session.clone(),
                 incarnation: owned.incarnation,
@@ -314,9 +317,10 @@ impl Tracker {
     async fn follow_remote(
         &mut self,
         client: &SandboxAgentClient,
-        record: &SessionRecord,
+        restoring: &Restoring<'_>,
         mut caught_up: CaughtUp,
     ) -> Result<Restored, Error> {
+        let record = restoring.record;
         let restored = Restored { by: RestoredBy::Attach, unknown_prompts: None, unknown_answers: None };
         let (Some(session), Some(running), Some(reader), Some(owned)) =
             (&record.agent_session, caught_up.running.take(), caught_up.reader.take(), &mut self.owned)
@@ -327,7 +331,7 @@ impl Tracker {
         let event = Entry::own(StoredEventKind::Restored, payload);
         let event = event.into_event(owned.incarnation, None);
         let mut append = Append::to(&self.id).fence(owned.fence).events([event]);
-        append.patch.caught_up = Some(true);
+        (append.patch.status, append.patch.caught_up) = (restoring.status_event(), Some(true));
         self.shared.append(append).await?;
         self.shared.feed.set_accounted(&self.inbox);
         // Agent requests of the turn are offered under its id.

@@ -100,16 +100,13 @@ impl Tracker {
             outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()?.err())
         };
         self.not_stored = None;
-        let failed = tokio::select! {
+        let (failed, is_confirmed) = tokio::select! {
             biased;
-            written = written => match written {
-                Ok(result) => result.err(),
-                // It failed before anything was stored.
-                Err(_) => failure(turn.outcome.clone()).await,
-            },
+            Ok(written) = written => (written.err(), true),
             // It could not be sent, and the turn asks this tracker to restore the session.
-            Ok(()) = restoring => None,
-            failed = failure(turn.outcome.clone()) => failed,
+            Ok(()) = restoring => (None, true),
+            // It failed before anything was stored, or was cancelled before the store confirmed the prompt.
+            failed = failure(turn.outcome.clone()) => (failed, false),
         };
         let is_stored = match &failed {
             None => true,
@@ -121,24 +118,31 @@ impl Tracker {
         }
         match failed {
             None => {
+                if !is_confirmed {
+                    self.store_unconfirmed(unconfirmed).await;
+                }
                 self.is_active_now();
                 Ok(Begun::Turn(Box::new(turn)))
             }
             Some(Error::TurnInProgress { .. }) => Err(in_progress()),
             Some(Error::Store(error)) if error.may_be_done() => {
-                // The prompt may be stored. It is stored with the end of its turn, so that no turn is open.
-                if self.owned.is_some() {
-                    self.unstored_ends.push(unconfirmed);
-                }
-                // Its end waits in the mailbox then.
                 drop(failure(turn.outcome.clone()).await);
-                self.catch_up().await;
+                self.store_unconfirmed(unconfirmed).await;
                 Err(error.into())
             }
             Some(error @ (Error::Store(_) | Error::NotAllowed { .. } | Error::Status(_))) => Err(error),
             // The turn reports what went wrong.
             Some(_) => Ok(Begun::Turn(Box::new(turn))),
         }
+    }
+
+    /// A prompt may be stored, and its turn has ended. Stores both, so that no turn is open and no end is without a prompt.
+    async fn store_unconfirmed(&mut self, prompt: NewEvent) {
+        if self.owned.is_some() {
+            self.unstored_ends.push(prompt);
+        }
+        // The end waits in the mailbox.
+        self.catch_up().await;
     }
 
     /// The prompt with the recent history before it, for an agent that does not know the session.
@@ -183,7 +187,6 @@ impl Tracker {
         if owned.replay == Replay::Pending {
             owned.replay = Replay::Sent { is_heard: false };
         }
-        self.shared.feed.begin_turn(&session, turn, &self.inbox);
         Ok((Resend { session_id: session, prompt }, self.attempt()?))
     }
 
@@ -215,10 +218,9 @@ impl Tracker {
 
     /// Cancels a turn on the endpoint of another process.
     pub(in crate::sessions) async fn cancel_remote(&mut self) -> Result<(), Error> {
-        let foreign = self.owned.as_ref().and_then(|owned| owned.foreign.as_ref());
-        match foreign.and_then(ForeignTurn::remote) {
-            Some(remote) => remote.cancel().await,
-            None => Ok(()),
+        match self.owned.as_ref().is_some_and(Owned::is_remote) {
+            true => self.cancel_foreign(&self.client.upgrade()?).await,
+            false => Ok(()),
         }
     }
 

@@ -147,13 +147,11 @@ impl Tracker {
         let ends: Vec<_> = events.iter().filter(|event| is_end(&event.kind)).cloned().collect();
         let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
-        let mut is_final = append.patch.status.is_some();
         let mut appended = self.append(append.clone()).await;
-        if let (Err(StoreError::Status(_)), Some(_)) = (&appended, append.patch.status.take()) {
-            // The session was suspended meanwhile. What happened is stored all the same.
-            is_final = false;
-            appended = self.append(append).await;
+        if is_suspended(&appended, &mut append) {
+            appended = self.append(append.clone()).await;
         }
+        let is_final = append.patch.status.is_some();
         match appended {
             Ok(refused) => {
                 self.lost -= before;
@@ -325,7 +323,7 @@ impl Tracker {
         if let Replay::Sent { is_heard } = owned.replay {
             // An agent that has responded, or reported anything, has read the history. Where a failure leaves that
             // open it is sent again: to get it twice does less harm than to know nothing.
-            let is_known = is_heard || outcome.is_ok();
+            let is_known = is_heard || outcome.as_ref().is_ok_and(|outcome| outcome.sent);
             owned.replay = if is_known { Replay::Done } else { Replay::Pending };
             patch.replay_pending = is_known.then_some(false);
         }
@@ -375,4 +373,9 @@ impl Tracker {
         self.disown();
         Ok(released)
     }
+}
+
+/// Whether an append is to be stored without the status that it sets, because the session was suspended meanwhile.
+pub(super) fn is_suspended<T>(appended: &Result<T, StoreError>, append: &mut Append) -> bool {
+    matches!(appended, Err(StoreError::Status(_))) && append.patch.status.take().is_some()
 }
