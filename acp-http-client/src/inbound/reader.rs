@@ -63,7 +63,7 @@ pub(crate) fn flush(core: &Arc<Core>, link: &Arc<Link>) {
 enum Stop {
     /// The stream broke or ended.
     Lost(Option<Error>),
-    /// It is opened again at once, to fetch what is missing.
+    /// It is opened again at once, to fetch missing events.
     Reopen,
 }
 

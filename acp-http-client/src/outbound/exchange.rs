@@ -31,7 +31,7 @@ use crate::{
 /// How long a POST may finish by itself after the stream has brought its response, so that its connection can be
 /// used again.
 const FINISH: Duration = Duration::from_secs(1);
-/// How often a message is sent again that the server refused unread with `Retry-After`.
+/// How often a message is sent again after the server refused it unread with `Retry-After`.
 const RETRIES: u32 = 3;
 
 /// A request that was encoded and is not registered yet.
@@ -88,7 +88,7 @@ impl Exchange {
             session.is_some() || *method == *METHODS.session_new || *method == *METHODS.session_fork;
         let ordered = options.ordered.unwrap_or(concerns_session);
         let ticket = Ticket::register(&core, number, method.clone(), session.clone(), ordered, cancel);
-        // The connection may have ended between the look and the registration, and then nothing would wake us.
+        // The connection may have ended between the check and the registration; then nothing would wake this task.
         core.check_alive()?;
         let started = Instant::now();
         let limit = match options.deadline {
@@ -144,7 +144,7 @@ impl Exchange {
         result
     }
 
-    /// After some calls there is another agent, or another turn: a request under a known id is another request then.
+    /// Some calls start another agent or turn. A request with a known id is then a new request.
     fn renew_agent_requests(&self, succeeded: bool) {
         let turns = [METHODS.session_prompt, METHODS.session_load, METHODS.session_resume];
         match &self.session {
@@ -193,7 +193,7 @@ impl Exchange {
         if let Some(kept) = self.core.kept_posts.get()
             && let Some(posting) = self.ticket.posting.take()
         {
-            // If nobody reads them, the POST is closed.
+            // If they are not read, the POST is closed.
             if let Some(kept) = kept.upgrade() {
                 kept.push(OpenPost { method: self.method.clone(), posting });
             }
@@ -301,7 +301,7 @@ impl Exchange {
         Box::pin(self.core.clone().post(post))
     }
 
-    /// How long to wait before a message is sent again that the server refused unread.
+    /// How long to wait before a message that the server refused unread is sent again.
     fn retry_after(&self, outcome: &Result<Posted, PostFailure>) -> Option<Duration> {
         let Err(PostFailure::NotTaken(error)) = outcome else { return None };
         let delay = error.http()?.retry_after?;

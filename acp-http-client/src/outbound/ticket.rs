@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
     pub(crate) unconfirmed: bool,
     /// The error of its POST, if that failed.
     pub(crate) lost: Option<Arc<Error>>,
-    /// How much of it was handed over, once it is being sent.
+    /// How much of the request was handed over to the HTTP connection, once it is being sent.
     pub(super) handover: Option<Handover>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }

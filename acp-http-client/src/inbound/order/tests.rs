@@ -117,7 +117,7 @@ impl Bench {
         })
     }
 
-    /// In which order a request was settled, if it was.
+    /// How the order of a response was verified, if the request was settled.
     fn settled(&self, request: u64) -> Option<Order> {
         self.out.iter().find_map(|effect| match effect {
             Effect::Settle { number, order, .. } if *number == request => Some(*order),

@@ -1,4 +1,4 @@
-//! Restarts, and what comes out around them.
+//! Restarts, and the events that are delivered around them.
 
 use super::{
     super::tests::{accept, feed},
