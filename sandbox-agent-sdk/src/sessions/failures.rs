@@ -11,9 +11,9 @@ pub(super) fn is_lost_unsent(error: &Error) -> bool {
     }
 }
 
-/// Whether a failure says that the agent does not have the session.
+/// Whether a failure means that the agent does not have the session.
 pub(super) fn is_unknown_session(error: &Error) -> bool {
-    /// The code of agents for something that they do not have.
+    /// The code with which agents report that a resource does not exist.
     const NOT_FOUND: i64 = -32002;
     match error {
         Error::Http(http) => {
@@ -58,7 +58,7 @@ fn says_unknown_session(text: &str) -> bool {
         "conversation",
         "thread",
     ];
-    /// Words that say nothing between the others.
+    /// Filler words that may occur between the others.
     const FILLERS: [&str; 9] = ["id", "is", "was", "does", "did", "could", "be", "the", "with"];
     let text = text.to_lowercase();
     let quotes = |c: char| matches!(c, '\'' | '"' | '`');

@@ -6,7 +6,7 @@ use super::store::{ScannedTo, StoreError};
 /// A stream of which the incarnation was determined.
 #[derive(Debug, Clone)]
 pub(super) struct KnownStream {
-    /// Its number, as the feed counts them.
+    /// The number of the stream, as counted by the feed.
     number: u64,
     incarnation: u64,
     endpoint: String,
@@ -31,7 +31,7 @@ impl Shared {
         if let Some(known) = self.known(stream, endpoint) {
             return Ok(known.incarnation);
         }
-        // Nobody else reads the stream of an endpoint of its own.
+        // No other process reads the stream of an unshared endpoint.
         if self.path_of(endpoint).is_some() {
             return self.raise(stream, endpoint).await;
         }
@@ -40,7 +40,7 @@ impl Shared {
         Ok(assumed)
     }
 
-    /// The incarnation of the server on this stream, which an event of that incarnation was found on.
+    /// Sets the incarnation of the server on this stream, after an event of that incarnation was found on it.
     pub(super) async fn proven_incarnation(&self, stream: u64, endpoint: &str, proven: u64) -> u64 {
         let _one_at_a_time = self.raising.lock().await;
         // Several processes may have numbered the same stream: the highest number wins, because positions never go back.

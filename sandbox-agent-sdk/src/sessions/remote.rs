@@ -22,7 +22,7 @@ pub(super) struct RemoteTurn {
     cancels: mpsc::Sender<oneshot::Sender<Result<(), Error>>>,
 }
 
-/// What is followed.
+/// The turn that is followed.
 pub(super) struct Followed {
     /// The id of the stored session.
     pub(super) id: String,
@@ -39,7 +39,7 @@ pub(super) struct Followed {
 }
 
 impl RemoteTurn {
-    /// Follows a turn behind what was read of it.
+    /// Follows a turn after the events that were already read.
     pub(super) fn follow(
         client: &SandboxAgentClient,
         shared: &std::sync::Arc<Shared>,
@@ -47,7 +47,7 @@ impl RemoteTurn {
     ) -> Self {
         let (cancels, asked) = mpsc::channel(1);
         let shared = std::sync::Arc::downgrade(shared);
-        // Without a client nothing is stored any more.
+        // Without a client nothing more is stored.
         client.inner().spawn(async move { followed.run(shared, asked).await });
         Self { cancels }
     }
@@ -76,7 +76,7 @@ impl Followed {
                 entry = self.reader.follow() => entry,
                 done = cancels.recv() => match done {
                     Some(done) => {
-                        // A caller that went away needs no answer.
+                        // The caller may be gone.
                         let _ = done.send(self.reader.cancel_turn(&self.agent_session).await);
                         continue;
                     }
@@ -98,7 +98,7 @@ impl Followed {
         }
     }
 
-    /// Takes in what happened on the endpoint, and returns whether the turn is over.
+    /// Processes new events of the endpoint. Returns whether the turn has ended.
     async fn take(&mut self, shared: &Shared, entry: LogEntry) -> bool {
         match &entry.record {
             LogRecord::Response { request_id, result } if self.prompts.contains(request_id) => {
@@ -158,7 +158,7 @@ impl Followed {
     }
 
     fn push(&self, shared: &Shared, entry: Option<Entry>) {
-        // It is not of the stream of this process, whose progress it does not change.
+        // It does not come from the stream of this process, so it does not change the progress.
         let _ = entry.map(|entry| shared.feed.give(&self.inbox, Entry { stream: u64::MAX, ..entry }));
     }
 
@@ -170,7 +170,7 @@ impl Followed {
         Some(hold)
     }
 
-    /// The end of the turn cannot be seen any more.
+    /// The end of the turn can no longer be observed.
     fn lose(&self, shared: &Shared) {
         self.push(shared, Some(Entry::gap(None, None)));
         self.inbox.note(Command::ForeignTurnLost);

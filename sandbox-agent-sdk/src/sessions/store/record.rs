@@ -283,7 +283,7 @@ impl<'de> Deserialize<'de> for SessionRecord {
     }
 }
 
-/// Reads a status of today, or one of the time when there were five.
+/// Parses a current status, or one of an earlier version with five statuses.
 fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionStatus, D::Error> {
     let text = String::deserialize(deserializer)?;
     SessionStatus::from_stored(&text).map_err(serde::de::Error::custom)

@@ -25,9 +25,9 @@ use crate::{Error, SandboxAgentClient, ServerKind};
 #[derive(Default)]
 pub(super) struct CaughtUp {
     pub(super) events: Vec<NewEvent>,
-    /// What they change in the record.
+    /// The changes of the record.
     pub(super) patch: RecordPatch,
-    /// Up to where it was read.
+    /// The position up to which the stream was read.
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     pub(super) is_there: bool,
@@ -48,7 +48,7 @@ pub(super) struct CaughtUp {
     pub(super) reader: Option<StreamReader>,
     /// The ids of the prompt of the turn that is still running.
     pub(super) prompts: Vec<String>,
-    /// Whether that was the stream of another process.
+    /// Whether the stream belongs to the endpoint of another process.
     pub(super) is_remote: bool,
 }
 
@@ -78,10 +78,10 @@ impl Running {
     }
 }
 
-/// Where the stream of a session's position is.
+/// The location of the stream of a session's position.
 #[derive(Debug, PartialEq)]
 enum Source {
-    /// It is that of the present endpoint.
+    /// It is the stream of the current endpoint.
     Present,
     /// It is that of another process, on a released server that still has its endpoint: its path.
     Other(String),
@@ -241,7 +241,7 @@ impl Tracker {
         Ok(connection.in_order(claim).await)
     }
 
-    /// Nothing was read: what is open ends, behind a gap if there is one.
+    /// Nothing was read: open turns and requests end, after a gap if there is one.
     fn unread(&mut self, open: &OpenEvents, gap: Option<Entry>, incarnation: u64) -> CaughtUp {
         self.set_incarnation(incarnation);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.as_deref());
@@ -250,7 +250,7 @@ impl Tracker {
         CaughtUp { events, ..CaughtUp::default() }
     }
 
-    /// Where the stream of the session's position is.
+    /// Locates the stream of the session's position.
     async fn source(
         &self,
         client: &SandboxAgentClient,
@@ -292,7 +292,7 @@ impl Tracker {
         Ok(newest.and_then(|prompt| prompt.turn_id))
     }
 
-    /// Whether a gap is stored of the newest turn, and nothing behind it proves that the turn still ran.
+    /// Whether the newest turn has a stored gap, and no later event proves that the turn still ran.
     async fn may_miss_response(&self) -> Result<bool, Error> {
         let proofs = [StoredEventKind::Prompt, StoredEventKind::Permission, StoredEventKind::Question];
         let [prompt, permission, question] = proofs;
@@ -301,7 +301,7 @@ impl Tracker {
         Ok(newest.is_some_and(|event| event.kind == StoredEventKind::Gap))
     }
 
-    /// Whether the store has something of the newest turn that shows that it ran, and that no gap follows.
+    /// Whether a stored event proves that the newest turn ran, and no gap follows it.
     async fn was_heard(&self, turn_id: &str) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
         let kinds = kinds.into_iter().chain([StoredEventKind::Question, StoredEventKind::Gap]);
@@ -323,7 +323,7 @@ impl Tracker {
         open: &OpenEvents,
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
-        // Agent requests that nobody has answered are received again from the beginning of their turn.
+        // Agent requests without a response are received again from the beginning of their turn.
         let begun: Vec<Option<Position>> = open
             .turns
             .iter()
@@ -392,7 +392,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// The JSON-RPC ids of the agent requests that are stored of the latest turn.
+    /// The JSON-RPC ids of the stored agent requests of the latest turn.
     async fn stored_requests(&self, open: &OpenEvents) -> Result<HashSet<String>, Error> {
         let Some(turn) = open.turns.last().map(|turn| &turn.prompt) else { return Ok(HashSet::new()) };
         let kinds = [StoredEventKind::AgentRequest, StoredEventKind::Permission, StoredEventKind::Question];
@@ -440,9 +440,9 @@ impl Tracker {
             caught_up.requests.remove(n);
             let Some(reader) = &mut caught_up.reader else { continue };
             match stored.answer.as_ref().and_then(|answer| answer.payload.get("result")) {
-                // The agent takes the first answer, if it got one before.
+                // The agent uses the first response, if it already received one.
                 Some(result) => _ = reader.respond(&id, result),
-                // One without an answer may have been executed, and is never executed again.
+                // A request without a response may have been executed, and is never executed again.
                 None => reader.cancel_request(&id),
             }
         }

@@ -25,7 +25,7 @@ use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
 pub(super) struct Restoring<'a> {
     pub(super) record: &'a SessionRecord,
     pub(super) wish: &'a Wish,
-    /// What a suspended session is resumed by.
+    /// How a suspended session is resumed.
     pub(super) support: Option<ResumeSupport>,
     pub(super) ways: Ways,
     pub(super) moment: Moment,
@@ -47,7 +47,7 @@ struct Reopened {
 }
 
 impl Tracker {
-    /// Stores what was read, and has the agent continue the session.
+    /// Stores the scanned events, then restores the session in the agent.
     pub(super) async fn restore(
         &mut self,
         client: &SandboxAgentClient,
@@ -155,7 +155,7 @@ impl Tracker {
         Ok(is_restarted && self.shared.is_bound_since(session, endpoint, (&self.id, now)).await?)
     }
 
-    /// Says which stored prompts and answers the agent no longer knows, by what it replayed.
+    /// Determines which stored prompts and answers the agent has forgotten, from the history that it replayed.
     async fn compare(&mut self, reopened: &Reopened) -> Result<Restored, Error> {
         let mut restored = Restored { by: reopened.by, unknown_prompts: None, unknown_answers: None };
         let history = reopened.session.history();
@@ -204,7 +204,7 @@ impl Tracker {
             let offers = self.shared.feed.offers(&self.inbox);
             owned.foreign = Some(running.followed(prompts, link, offers, silence));
         }
-        // What the agent replayed lies before this position.
+        // The replayed history precedes this position.
         let reached = self.shared.feed.position();
         self.catch_up().await;
         let Some(owned) = &self.owned else {
@@ -258,7 +258,7 @@ impl Tracker {
         };
         if let Err(error) = self.shared.append(append).await {
             if reopened.by == RestoredBy::Replay {
-                // Nothing holds it, so it should not run on. The caller gets the first error.
+                // No session refers to it, so it should not keep running. The caller receives the first error.
                 let _ = client.terminate_session(&agent_session).await;
             }
             return Err(error.into());
@@ -280,14 +280,14 @@ impl Tracker {
         self.show();
         self.shared.feed.end_claim(&self.inbox);
         let foreign = self.owned.as_mut().and_then(|owned| owned.foreign.as_mut());
-        // A turn that has ended meanwhile waits for no answer.
+        // The turn may have ended meanwhile.
         if let (Some(foreign), Some(mut reader)) = (foreign, caught_up.reader) {
             for request in &caught_up.offers {
                 self.shared.feed.offer(&agent_session, request, &foreign.turn.turn_id, &self.inbox);
                 reader.offer(request).await;
             }
             if let ForeignLink::Here { _reader, .. } = &mut foreign.link {
-                // The requests are answered through it.
+                // Responses to the requests are sent through it.
                 *_reader = Some(Mutex::new(reader));
             }
         }
@@ -387,7 +387,7 @@ async fn resume_or_load(
     Ok(None)
 }
 
-/// What a response that opened a session says about it.
+/// The settings in a response that opened a session.
 pub(super) fn describe(response: &Value, patch: &mut RecordPatch) {
     let member = |name: &str| response.get(name).filter(|value| !value.is_null()).cloned();
     patch.config_options = member("configOptions");

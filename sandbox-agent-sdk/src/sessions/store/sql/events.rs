@@ -58,7 +58,7 @@ pub(in super::super) fn events_sql(query: &EventQuery) -> QueryBuilder<'_, Datab
     sql
 }
 
-/// Carries out appends in one transaction. One that is refused leaves the others alone.
+/// Executes appends in one transaction. A rejected append does not affect the others.
 pub(in super::super) async fn append_all(
     connection: &mut Connection,
     group: &[Prepared],
@@ -227,7 +227,7 @@ pub(super) async fn insert_events(
     Ok(inserted)
 }
 
-/// Closes what an event closes, as far as it is older.
+/// Closes the older events that an event closes.
 async fn close_events(connection: &mut Connection, session: &str, row: &EventRow<'_>) -> Result<(), Failure> {
     let (which, id) = match row.event.closes() {
         Some(Closes::Turn(id)) => ("turn_id = $2", id),
