@@ -316,7 +316,7 @@ impl Reader {
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
         let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
-        tracing::warn!(?id, limit, stream = %OneLine(self.link.source()), "a message is over the limit and was skipped");
+        tracing::warn!(?id, limit, stream = %OneLine(self.link.source()), "a message exceeds the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);
         self.core.publish(Event::TooLarge { error: error.clone() });

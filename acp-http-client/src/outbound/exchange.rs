@@ -363,7 +363,7 @@ impl Exchange {
                 Ok(None)
             }
             Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
-                tracing::debug!(method = &*self.method, error = %OneLine(&error), "the POST broke; the stream may still bring the response");
+                tracing::debug!(method = &*self.method, error = %OneLine(&error), "the POST failed; the stream may still deliver the response");
                 let error = Arc::new(error);
                 self.ticket.mark_unconfirmed(Some(error.clone()));
                 self.lost = Some(error);

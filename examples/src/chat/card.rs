@@ -91,7 +91,7 @@ fn last_output(end: &TerminationInfo) -> Vec<Line> {
 pub(super) fn late_details(end: &TerminationInfo) -> Vec<Line> {
     let mut lines = last_output(end);
     if !lines.is_empty() {
-        lines.insert(0, bar(Line::new(Style::Bold, "Of the agent that ended")));
+        lines.insert(0, bar(Line::new(Style::Bold, "Details of the agent that ended")));
     }
     lines
 }

@@ -55,7 +55,7 @@ impl LoginHelp {
         let set = |variables: &[&str]| {
             let (all, missing) = (variables.join(", "), variables.iter().filter(|name| !is_set(name)));
             match missing.copied().collect::<Vec<_>>()[..] {
-                [] => format!("{name}: {all} is set, and the agent requires a login nevertheless"),
+                [] => format!("{name}: {all} is set, but the agent still requires a login"),
                 ref missing => format!("{name}: set {} and start the chat again", missing.join(", ")),
             }
         };

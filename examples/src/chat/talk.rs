@@ -322,7 +322,7 @@ async fn logged_in<C: Future<Output = Result<Session, Error>>>(
 }
 
 fn set_line(what: &str, choices: &Choices) -> Line {
-    let name = choices.current_name().unwrap_or("what you wanted");
+    let name = choices.current_name().unwrap_or("the requested one");
     Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
 }
 

@@ -1,4 +1,4 @@
-//! What a queue drops, and what it gives.
+//! The items that a queue drops and returns.
 
 use super::queue::RESERVE;
 use super::{Class, Queue, Weight};

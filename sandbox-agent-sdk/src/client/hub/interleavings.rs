@@ -1,6 +1,6 @@
 //! The hub under random schedules: publishing while others subscribe, leave, end a turn or close it.
 //!
-//! A schedule in which a reader waits for ever fails, and so does one that loses, repeats or reorders an event.
+//! A schedule in which a reader waits forever fails, and so does one that loses, repeats or reorders an event.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -150,7 +150,7 @@ async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: Permission
         decision = decision => decision,
     };
     let decision = decision.unwrap_or_else(|_| {
-        tracing::error!("a permission handler panicked; the permission is refused");
+        tracing::error!("a permission handler panicked; the request is rejected");
         PermissionDecision::Refuse
     });
     if !request.obey(&decision) {

@@ -1,4 +1,4 @@
-//! What counts for more than what.
+//! Which reports take precedence over others.
 
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ fn whatever_is_not_understood_is_kept_in_its_place() {
     assert_eq!(now.other["models"], json!({"availableModels": [null], "currentModelId": 7}));
     assert_eq!((&now.models.other["beside"], now.models.other.len()), (&json!(2), 1));
     assert_eq!((&now.other["tools"], &now.other["brandNew"]), (&json!([{"no": "name"}]), &json!(true)));
-    // Once there is nothing odd about it, nothing odd is left.
+    // A valid report leaves no unparsed entries.
     snapshot.answer(Patch::of_state(&json!({"modes": {"availableModes": []}, "tools": []})), 1, 2);
     let now = snapshot.get();
     assert!(!now.other.contains_key("modes") && !now.other.contains_key("tools"));
@@ -166,7 +166,7 @@ fn what_is_older_does_not_replace_members_that_are_newer() {
     is(&snapshot, 3);
     snapshot.answer(Patch::of_state(&state(6)), 7, 8);
     is(&snapshot, 6);
-    // Nothing of an earlier session of the same name is left, except what was told since the call began.
+    // Nothing of an earlier session with the same id is left, except what was reported since the call began.
     snapshot.begin(Patch::of_state(&state(7)), 8, 9);
     is(&snapshot, 7);
     snapshot.begin(Patch::default(), 8, 10);

@@ -74,7 +74,7 @@ impl TurnOutcome {
     /// Converts the outcome to an [`AgentResult`], which can be classified for a conversation thread.
     ///
     /// The stop reason decides, unless the response has the members `subtype` and `is_error` of a result: then these
-    /// do. A turn that was cancelled is `cancelled`, whatever the response says.
+    /// do. A cancelled turn is always `cancelled`, regardless of the response.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
         let stopped = AgentResult::from_stop_reason(self.stop_reason.as_str());

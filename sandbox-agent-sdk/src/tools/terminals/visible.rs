@@ -46,7 +46,7 @@ impl Visible {
             Ok(now) if now == self.real => true,
             Ok(_) => {
                 let path = self.path.to_string_lossy();
-                tracing::warn!(path = %printable(&path), "a visible path leads elsewhere now: the sandbox does not show it");
+                tracing::warn!(path = %printable(&path), "a visible path now resolves elsewhere: the sandbox does not show it");
                 false
             }
             Err(_) => false,
