@@ -87,7 +87,7 @@ fn last_output(end: &TerminationInfo) -> Vec<Line> {
     lines
 }
 
-/// Shows what the server reported of an agent's end after the end itself.
+/// Shows details that the server reported after the agent's end.
 pub(super) fn late_details(end: &TerminationInfo) -> Vec<Line> {
     let mut lines = last_output(end);
     if !lines.is_empty() {

@@ -14,7 +14,7 @@ use crate::agents::{KnownAgent, is_set, key_variable, typed};
 pub(super) struct LoginHelp {
     /// The words that start the agent's program in a terminal.
     words: Vec<String>,
-    /// What to do if the agent offers no login method.
+    /// How to log in if the agent offers no login method.
     otherwise: Option<String>,
 }
 

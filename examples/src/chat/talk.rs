@@ -27,7 +27,7 @@ pub(super) struct Talk {
     client: SandboxAgentClient,
     /// A client that lists the agent's own sessions.
     lister: Option<SandboxAgentClient>,
-    /// What the agent is called until it has reported its name.
+    /// The name to show until the agent has reported its own.
     agent: String,
     login: LoginHelp,
     directory: String,

@@ -83,7 +83,7 @@ fn read_turn(queue: &Queue<TurnItem>) -> Vec<String> {
     texts
 }
 
-/// Every event once, and those of each writer in their order.
+/// Checks that every event occurs once, and that the events of each writer are in order.
 #[track_caller]
 fn assert_complete(texts: &[String]) {
     assert_eq!(texts.len(), WRITERS * EVENTS, "{texts:?}");

@@ -82,7 +82,7 @@ impl TurnOutcome {
             return stopped;
         }
         let AgentResult { subtype, is_error, .. } = AgentResult::from_value(&self.raw);
-        // An error without a subtype is no success.
+        // An error without a subtype is not a success.
         let is_contradicted = |stopped: &String| is_error == Some(true) && stopped == "success";
         let subtype = subtype.or_else(|| stopped.subtype.filter(|stopped| !is_contradicted(stopped)));
         AgentResult { subtype, is_error, body: None }

@@ -81,7 +81,7 @@ impl Tracker {
     }
 
     /// Waits until the process that acquired the session has restored it: to acquire it back before would have both load
-    /// it in vain. A process that was killed meanwhile is not waited for without end.
+    /// it for nothing. The wait is bounded, because that process may have been killed.
     async fn let_rival_restore(&self, until: Instant) {
         let is_restoring = |record: &SessionRecord| {
             !record.caught_up && record.owner.as_ref().is_some_and(|owner| *owner != self.shared.owner)
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// This process is the owner, and has not stored what the server has: nothing behind that may be stored before.
+    /// This process is the owner, but has not stored the server's earlier events. No later event may be stored first.
     async fn leave_unread(&mut self) {
         self.store_ends().await;
         if self.owned.as_ref().is_some_and(|owned| owned.turn.is_some()) {

@@ -89,7 +89,7 @@ pub(super) struct ForeignTurn {
 }
 
 /// A turn whose response may have been missed. It ends when nothing was heard of it for some time: first it is cancelled,
-/// because it may run, and then it is given up.
+/// because it may still run, and then it is stored as interrupted.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
     /// When the timeout expires.

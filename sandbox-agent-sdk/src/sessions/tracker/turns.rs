@@ -158,7 +158,7 @@ impl Tracker {
     }
 
     /// Restores the session for a prompt that did not run. Fails if the prompt is stored and another process has ended its
-    /// turn, or runs a turn of its own: that process stores what becomes of both.
+    /// turn, or runs its own turn: that process stores the ends of both.
     async fn resend(
         &mut self,
         (turn, is_stored): (&str, bool),

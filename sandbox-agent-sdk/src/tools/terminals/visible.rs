@@ -36,7 +36,7 @@ impl Visible {
         &self.real
     }
 
-    /// Whether the path leads where it led at first. What did not exist in a writable root then may be created by a
+    /// Whether the path still leads to the same file. A file that did not exist in a writable root may be created by a
     /// command at any time.
     pub(super) fn is_unchanged(&self, writable: &[PathBuf]) -> bool {
         if !self.existed && writable.iter().any(|root| self.real.starts_with(root)) {
