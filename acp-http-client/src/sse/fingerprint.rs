@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_and_lengths_are_told_apart() {
+    fn contents_and_lengths_are_distinguished() {
         let long = vec![b'x'; 10_000];
         let texts: [&[u8]; 7] = [b"", b"a", b"b", b"ab", b"0123456789abcdef0", &long, &long[1..]];
         for (index, one) in texts.iter().enumerate() {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_no_unknown_session_unless_the_server_says_so() {
+    fn a_refused_request_is_not_an_unknown_session_unless_the_server_reports_it() {
         let table = [
             (400, r#"{"detail":"session/prompt requires params.agent when sessionId 's' is unknown"}"#, true),
             (400, r#"{"title":"Bad Request","detail":"invalid JSON body: expected value"}"#, false),

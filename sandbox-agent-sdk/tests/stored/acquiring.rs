@@ -19,7 +19,7 @@ fn refusal(code: i64) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
+async fn history_that_an_agent_replays_when_it_resumes_is_not_new() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume).replays_on_resume(true)).await;
         let (_client, sessions) = world.program().await;

@@ -208,7 +208,7 @@ async fn a_permission_that_arrives_between_the_scan_and_the_claim_is_offered_onc
 }
 
 #[tokio::test]
-async fn a_turn_that_was_heard_of_is_not_given_up_because_it_is_silent_now() {
+async fn a_turn_with_reports_is_not_given_up_because_it_is_silent_now() {
     let world = World::new(
         ServerKind::Shared,
         Script::steps(vec![Step::Say("first".to_owned()), Step::WaitForCancel]),

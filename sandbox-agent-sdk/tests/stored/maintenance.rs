@@ -90,7 +90,7 @@ async fn an_agent_that_cannot_be_ended_does_not_keep_the_others_running() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_not_ended_is_not_said_to_be() {
+async fn an_agent_that_was_not_ended_is_not_reported_as_ended() {
     for already_ended in [false, true] {
         let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
         let (_client, sessions) = world.program().await;
@@ -517,7 +517,7 @@ async fn a_session_that_is_archived_or_has_failed_is_not_followed_any_more() {
 }
 
 #[tokio::test]
-async fn a_result_that_ends_the_run_for_good_fails_the_session_and_any_other_failure_does_not() {
+async fn a_result_that_ends_the_run_permanently_fails_the_session_and_any_other_failure_does_not() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.params["prompt"][0]["text"].as_str() {
             Some("recoverable") => vec![Step::Fail {

@@ -255,7 +255,7 @@ async fn a_slow_store_costs_no_event() {
 }
 
 #[tokio::test]
-async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() {
+async fn a_record_whose_write_was_not_confirmed_is_recognised_as_own() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume)).await;
         let store = Gated::new(world.store().await);

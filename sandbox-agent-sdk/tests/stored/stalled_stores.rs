@@ -322,7 +322,7 @@ async fn of_forty_busy_sessions_of_a_program_that_ends_without_a_word_nothing_is
 }
 
 #[tokio::test]
-async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_missed() {
+async fn history_that_an_agent_replays_on_a_load_does_not_count_as_missed_events() {
     const COUNT: usize = 60;
     for is_there in [true, false] {
         let chunk = |n| {

@@ -101,7 +101,7 @@ async fn a_command_that_heeds_no_signal_is_killed_all_the_same() {
 }
 
 #[tokio::test]
-async fn releasing_ends_and_forgets_and_tells_those_who_wait() {
+async fn releasing_kills_the_command_removes_the_terminal_and_notifies_waiters() {
     let place = Place::new();
     let terminals = place.terminals();
     let id = terminals.create("s", &sh("sleep 1000 & echo child $!; echo self $$; wait")).unwrap();

@@ -24,7 +24,7 @@ fn mode(snapshot: &TrackedSnapshot) -> Option<String> {
 }
 
 #[test]
-fn an_answer_does_not_undo_what_was_told_since_its_call_began() {
+fn a_response_does_not_undo_reports_since_its_call_began() {
     let mut snapshot = TrackedSnapshot::default();
     snapshot.report(mode_report("b"), Origin::Live, 5);
     snapshot.answer(state("a"), 4, 6);
@@ -111,7 +111,7 @@ fn a_title_can_be_taken_away() {
 }
 
 #[test]
-fn whatever_is_not_understood_is_kept_in_its_place() {
+fn values_that_cannot_be_parsed_are_preserved_under_their_names() {
     let mut snapshot = TrackedSnapshot::default();
     let odd = json!({
         "modes": {"currentModeId": "a", "availableModes": [{"id": "a"}, 5], "beside": 1, "_meta": {"m": 1}},
@@ -177,7 +177,7 @@ fn what_is_older_does_not_replace_members_that_are_newer() {
 }
 
 #[test]
-fn history_does_not_undo_what_was_told_since_the_load_began() {
+fn history_does_not_undo_reports_since_the_load_began() {
     let mut snapshot = TrackedSnapshot::default();
     snapshot.report(mode_report("before"), Origin::Live, 1);
     snapshot.load(1);
