@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) probes: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
-    /// Gets the POSTs that are open when the connection ends, if they are kept.
+    /// Receives the POSTs that are open when the connection ends, if they stay open.
     pub(crate) kept_posts: OnceLock<Weak<KeptPosts>>,
 }
 

@@ -187,7 +187,8 @@ impl Exchange {
         Ok(settled)
     }
 
-    /// The request has failed. If the connection has ended and its open POSTs are kept, its own is one of them.
+    /// The request has failed. If the connection has ended and its POSTs stay open, this includes the POST of this
+    /// request.
     fn keep_post(&mut self) {
         // Otherwise the ticket keeps the POST: a turn that is cancelled ends with it.
         if let Some(kept) = self.core.kept_posts.get()

@@ -8,7 +8,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// The notification in which claude-agent-acp passes on messages of its own SDK.
+/// The notification in which claude-agent-acp forwards messages of its SDK.
 pub(crate) const CLAUDE_MESSAGE: &str = "_claude/sdkMessage";
 
 /// The namespace of claude-agent-acp in `_meta`.

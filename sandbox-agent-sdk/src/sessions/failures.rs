@@ -2,7 +2,7 @@
 
 use crate::Error;
 
-/// Whether a prompt did not run because the session, the agent or the connection was gone.
+/// Whether a prompt did not run because the session, the agent or the connection had ended.
 pub(super) fn is_lost_unsent(error: &Error) -> bool {
     match error {
         Error::AgentEnded(_) | Error::ConnectionEnded { .. } => !error.maybe_executed(),
@@ -46,7 +46,7 @@ pub(super) fn is_unknown_session(error: &Error) -> bool {
     }
 }
 
-/// Whether a text says that a session is unknown: these words are next to each other, but for the id of the session.
+/// Whether a text says that a session is unknown: these words are next to each other, except for the id of the session.
 fn says_unknown_session(text: &str) -> bool {
     const SESSION: [&str; 8] = [
         "session",

@@ -49,7 +49,7 @@ pub(super) struct Feed {
     is_due: AtomicBool,
 }
 
-/// A moment: what was bound before a later loss of the agent is gone with it.
+/// A moment. A later loss of the agent ends all bindings made before the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) clock: u64,
@@ -196,7 +196,7 @@ impl Feed {
         state.routes.get(agent_session).is_some_and(|route| !Arc::ptr_eq(&route.inbox, inbox))
     }
 
-    /// Ends the routes of a tracker, but for this agent's session.
+    /// Ends the routes of a tracker, except that of this agent's session.
     pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
         let mut state = self.lock();
         state.end_routes(inbox, but);

@@ -215,7 +215,7 @@ async fn a_store_that_does_not_answer_fails_what_needs_it_in_time_and_holds_up_n
     assert!(unavailable(within(session.resume()).await.unwrap_err()));
     let created = within(sessions.new_session_as("other", NewSession::in_dir("/"))).await;
     assert!(unavailable(created.unwrap_err()));
-    // The agent answers whoever asks it, and what the store has not taken is told of.
+    // The agent responds to every prompt, and events that the store did not accept are reported.
     assert_eq!(within(agent_session.prompt("two").text()).await.unwrap(), "re: two; ");
     let error = within(sessions.flush()).await.unwrap_err();
     assert!(matches!(error, Error::EventsLost(_)) || unavailable(error));

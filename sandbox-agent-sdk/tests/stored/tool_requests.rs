@@ -260,7 +260,7 @@ async fn a_write_that_no_process_has_begun_is_offered_to_the_owner_after_the_one
     let _turn = within(session.prompt("go")).await.unwrap();
     event(&mut observed, |event| matches!(event, Event::UnclaimedRequest(_)).then_some(())).await;
 
-    // The second one stores what the agent said, and is gone before it offers the write.
+    // The second one stores the agent's messages, and is killed before it offers the write.
     let store = Gated::new(world.store().await);
     let second = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
     let _counting_too = count_writes(&second, &writes);

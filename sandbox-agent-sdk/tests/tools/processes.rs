@@ -40,7 +40,7 @@ async fn codes_and_signals_are_the_real_ones() {
         ("kill -SEGV $$", None, Some("SIGSEGV")),
         ("kill -9 $$", None, Some("SIGKILL")),
         ("kill -34 $$", None, Some("signal 34")),
-        // The shell says it by a code of its own, as the command that was run is the shell.
+        // The shell reports it by its own exit code, because the shell is the command that was run.
         ("sh -c 'kill -9 $$'; exit $?", Some(137), None),
     ];
     for (line, code, signal) in table {

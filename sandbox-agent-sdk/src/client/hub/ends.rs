@@ -38,8 +38,8 @@ impl Hub {
         }
     }
 
-    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` tells whether the agent
-    /// replays the conversation.
+    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` is whether the agent replays the
+    /// conversation.
     pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Resuming {
         self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
         let now = self.now();

@@ -137,7 +137,7 @@ impl State {
         self.bound.get(inbox.session()).cloned().unwrap_or_default()
     }
 
-    /// Ends the routes of a tracker, but for this agent's session.
+    /// Ends the routes of a tracker, except that of this agent's session.
     pub(super) fn end_routes(&mut self, inbox: &Mailbox, but: Option<&str>) {
         for id in self.bound_to(inbox).iter().filter(|id| Some(id.as_str()) != but) {
             remove_of(&mut self.routes, id, |route| &route.inbox, inbox);

@@ -24,7 +24,7 @@ pub const MAX_EARLIER_AGENT_SESSIONS: usize = 100;
 pub(super) const DEFAULT_PAGE: usize = 100;
 /// The memory of a value in addition to its text.
 const OVERHEAD: usize = 32;
-/// How much deeper a text may be than a value in it: records and lines of transcripts have members of their own.
+/// How much deeper a text may be than a value in it: records and transcript lines wrap the value.
 const WRAPPING: usize = 8;
 
 /// Rejects a key that some store cannot hold, so that all stores accept the same keys.

@@ -279,7 +279,8 @@ impl Tracker {
         }
     }
 
-    /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
+    /// Whether a process ended while the agent loaded the session: replayed history cannot be distinguished from new
+    /// events.
     async fn is_restoring(&self) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Restored, StoredEventKind::Restoring];
         let newest = self.shared.newest(&self.id, kinds).await?;

@@ -43,7 +43,7 @@ pub(super) struct Owned {
     pub(super) described: Described,
     /// When the end of the agent was stored, if nothing was restored since.
     pub(super) ended_at: Option<Instant>,
-    /// Since when the agent does not have the session any more, for whatever reason, and no turn of it runs.
+    /// Since when the agent has not had the session, for any reason, while no turn runs.
     pub(super) gone_since: Option<Instant>,
     pub(super) unfollowing: Unfollowing,
 }

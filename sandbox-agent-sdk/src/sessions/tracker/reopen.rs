@@ -238,7 +238,7 @@ impl Tracker {
         let (is_numbered, incarnation) = (owned.is_numbered, owned.incarnation);
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
         let gap = match (reopened.by, caught_up.end, reached) {
-            // Nothing tells what a running turn reported meanwhile from what the agent replayed.
+            // Reports of a running turn cannot be distinguished from the replayed history.
             (RestoredBy::Load, Some(end), Some(reached)) if reached.offset > end.offset => {
                 Some(Entry::gap(Some(end.offset + 1), Some(reached.offset)))
             }

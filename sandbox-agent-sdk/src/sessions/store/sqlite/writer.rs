@@ -34,7 +34,7 @@ impl Writer {
         Self { jobs }
     }
 
-    /// Appends, and waits until it is committed. An append whose caller is gone may be carried out all the same.
+    /// Appends, and waits until it is committed. An append whose caller was dropped may still be executed.
     pub(super) async fn append(&self, prepared: Prepared) -> Result<Appended, StoreError> {
         let (done, result) = oneshot::channel();
         self.jobs.send(Job { prepared, done }).await.map_err(|_| StoreError::Closed)?;
