@@ -88,7 +88,7 @@ impl Arrival {
 enum Admission {
     /// It is open, under this serial number.
     Open(u64),
-    /// It is open or was answered already.
+    /// It is open or already has a response.
     Repeated,
     /// Too many are open.
     Full,
@@ -258,7 +258,7 @@ impl Requests {
         open.map(|(id, request)| (id.clone(), request.serial, request.session.clone())).collect()
     }
 
-    /// Moves a request from the open ones to the answered ones; `false` if it is not open.
+    /// Moves a request from the open ones to those with a response; `false` if it is not open.
     fn settle(&mut self, id: &MessageId) -> bool {
         let Some(OpenRequest { session, arrival, bytes, .. }) = self.open.remove(id) else { return false };
         self.bytes -= bytes;
@@ -269,7 +269,7 @@ impl Requests {
         true
     }
 
-    /// Takes the means to cancel a request. The request stays open until it is answered.
+    /// Takes the means to cancel a request. The request stays open until it has a response.
     fn take_cancel(
         &mut self,
         id: &MessageId,

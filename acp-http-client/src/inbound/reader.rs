@@ -85,7 +85,7 @@ struct Reader {
     /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
     proof: Proof,
-    /// Since when the server has answered 404 for a stream that should exist.
+    /// Since when the server has responded with 404 for a stream that should exist.
     missing_since: Option<Instant>,
     /// How often in a row the stream did not exist yet.
     not_yet: u32,

@@ -52,8 +52,8 @@ fn is_turn(method: &str) -> bool {
     method == AGENT_METHOD_NAMES.session_prompt
 }
 
-/// The right to a response. Dropping it removes the request from the table and, if the request was sent and not
-/// answered, cancels it.
+/// The right to a response. Dropping it removes the request from the table and, if the request was sent and has no
+/// response, cancels it.
 pub(crate) struct Ticket {
     core: Arc<Core>,
     number: u64,

@@ -113,7 +113,7 @@ async fn serve(
     let rpc_id = rpc_id_of(request.id());
     match begin(&shared, &inbox, (turn.as_deref(), at), &rpc_id, request.method()).await {
         Ok(true) => {}
-        // It is that of the process that has begun with it, or owns the session: nothing is answered here.
+        // It belongs to the process that has begun with it or owns the session. This process sends no response.
         Ok(false) => return pending().await,
         Err(error) => {
             let what = format!("the request was not executed: {error}");
@@ -172,7 +172,7 @@ async fn begin(
             // An earlier attempt may have stored it, or another process has begun with it.
             Ok(appended) if is_repeated => return is_own(shared, inbox, &appended, &payload).await,
             Ok(_) => return Ok(false),
-            // Another process has the session, or this one has acquired it again.
+            // Another process owns the session, or this one has acquired it again.
             Err(StoreError::OwnershipLost { .. }) => {
                 if let Err(error @ StoreError::NotAllowed { .. }) =
                     shared.serves_unowned(inbox.session()).await

@@ -118,7 +118,7 @@ impl Shared {
             None::<()>
         };
         self.find_event(EventQuery::of(id).kinds(kinds).limit(MAX_PAGE), visit).await?;
-        // Answers that are not compared are not read.
+        // Only answers that are compared are read.
         let mut answers = match replays_answers(replayed) && !turns.is_empty() {
             true => self.answers(id).await?,
             false => HashMap::new(),

@@ -245,7 +245,7 @@ impl Feed {
         state.take_turn(agent_session);
         state.sessions_of_turns.insert(turn.to_owned(), agent_session.to_owned());
         if !state.is_echoing {
-            // Nothing shows that the response to an earlier prompt will arrive here.
+            // It is not known whether the response to an earlier prompt will arrive here.
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
         }
         let (id, inbox) = (turn.to_owned(), Arc::clone(inbox));
@@ -386,7 +386,7 @@ impl Feed {
             route.latest.clone_from(&hold);
             self.give(&route.inbox, entry).is_held()
         } else if let Some(gone) = state.gone.get_mut(session).filter(|gone| gone.takes(&entry.kind)) {
-            // It is of the stream before: nothing of the present one waits for it.
+            // It belongs to the previous stream, so no event of the current one waits for it.
             (at, entry.is_held) = (None, false);
             hold = self.holds.then(|| entry.hold_back());
             gone.has_ended |= entry.kind == StoredEventKind::Ended;
@@ -395,7 +395,7 @@ impl Feed {
         } else if state.candidates.contains_key(session) {
             return hold;
         } else if self.holds && state.turns.contains_key(session) {
-            // This process does not own the session of its turn any more, and does not store what happens in it.
+            // This process no longer owns the session of the turn, and does not store its events.
             return Some(entry.hold_back());
         } else if state.early.creating > 0 {
             hold = self.holds.then(|| entry.hold_back());

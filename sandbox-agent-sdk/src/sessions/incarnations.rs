@@ -18,7 +18,7 @@ impl Shared {
     /// How far this process has read the stream, if its incarnation is known.
     pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
         let (stream, at) = self.feed.scanned_to()?;
-        // A stream after a restart has no incarnation until a session was acquired on it.
+        // After a restart a stream has no incarnation until a session is acquired on it.
         let known = lock(&self.stream).clone().filter(|known| known.number == stream)?;
         let position = self.position(known.incarnation, at);
         Some(ScannedTo { owner: self.owner.clone(), endpoint: known.endpoint, position })
@@ -63,7 +63,7 @@ impl Shared {
             Some(known) => known.incarnation,
             None => self.raise(stream, endpoint).await?,
         };
-        // A session that was moved here may have a higher number from the server that it was on before.
+        // A session that was moved here may have a higher number from its previous server.
         Ok(number.max(last + 1))
     }
 

@@ -202,7 +202,8 @@ impl StoredClient {
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
         check_runtime()?;
         let deadline = self.shared.flush_deadline();
-        // What happened comes first. A session that cannot be stored must not take the time to suspend the others.
+        // Pending events are stored first. A session that cannot be stored must not use up the time to suspend the
+        // others.
         let stored = self.flush_until(self.shared.deadline()).await;
         let which = match which {
             Suspend::Own => store::Suspend::Own(self.shared.owner.clone()),

@@ -80,7 +80,7 @@ impl Followed {
                         let _ = done.send(self.reader.cancel_turn(&self.agent_session).await);
                         continue;
                     }
-                    // The tracker does not follow the turn any more.
+                    // The tracker no longer follows the turn.
                     None => return,
                 },
             };
@@ -144,7 +144,7 @@ impl Followed {
     }
 
     /// Offers an agent request to the application. If the agent of this process has given the id of the session to
-    /// another session, nothing could tell their requests apart, and it is answered as cancelled.
+    /// another session, nothing could tell their requests apart, and the response is "cancelled".
     async fn offer(&mut self, shared: &Shared, request: &str) {
         if shared.feed.is_of_another(&self.agent_session, &self.inbox) {
             tracing::warn!(

@@ -156,7 +156,7 @@ impl Scan {
         }
         let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
         if is_new && matches!(entry.record, LogRecord::AgentRequest { .. }) {
-            // An agent asks nothing behind its response. It may report something there.
+            // An agent sends no requests after its response, but it may send reports.
             self.may_miss_response = false;
         }
         let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };

@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) options: StoreOptions,
     pub(super) hub: Arc<Hub>,
     pub(super) feed: Arc<Feed>,
-    /// Stores answers to agent requests.
+    /// Stores responses to agent requests.
     _answers: Registration,
     /// This process, as an owner of sessions.
     pub(super) owner: String,
@@ -256,7 +256,7 @@ impl Shared {
         };
         match connecting.await {
             Ok(capabilities) => Ok(capabilities),
-            // Another call made it.
+            // Another call created it.
             Err(Error::AlreadyConnected) => capabilities(client).await,
             // The application disconnected meanwhile.
             Err(error @ Error::Disconnected { .. }) => Err(error),
@@ -396,7 +396,7 @@ async fn advance(shared: Arc<Shared>) {
     if let Some(scanned_to) = shared.scanned_to()
         && let Err(error) = shared.in_time(shared.store.advance(scanned_to)).await
     {
-        // The next append stores it, or the next owner reads more than it has to.
+        // The next append stores it. Otherwise the next owner reads more than necessary.
         tracing::debug!(error = %crate::convert::text::OneLine(&error), "the read position could not be stored");
     }
 }

@@ -53,7 +53,7 @@ pub(super) enum Command {
     ForeignTurnLost,
     /// A call changed the state of the session.
     Described,
-    /// An agent request is answered. The response is sent when it is stored.
+    /// An agent request has a response, which is sent after it is stored.
     Answered {
         answer: Box<Entry>,
         /// Receives whether this process owns the session.
@@ -350,7 +350,7 @@ impl Tracker {
             Command::Described => self.describe().await,
             Command::Answered { answer, stored } => self.answered(*answer, stored).await,
             Command::TurnStored(answer) => {
-                // A turn that was dropped needs no answer.
+                // The turn may have been dropped.
                 let _ = answer.send(self.not_stored.take().map_or(Ok(()), Err));
             }
             Command::Ask(ask) => ask(self).await,

@@ -82,9 +82,9 @@ struct Target {
 
 /// The outcome of a request.
 enum Decision {
-    /// It is answered. The caller that cancelled it waits for the sender to be dropped.
+    /// It gets a response. The caller that cancelled it waits for the sender to be dropped.
     Respond(Reply, Option<oneshot::Sender<()>>),
-    /// Another client answers it.
+    /// Another client responds to it.
     Ignore,
     /// The agent or the connection is gone.
     Gone,

@@ -41,7 +41,7 @@ impl Bench {
         Self { core, pending: HashSet::new(), out: Vec::new(), now: Moment::ZERO }
     }
 
-    /// A bench whose first request was answered on the stream, under number 1.
+    /// A bench whose first request got its response on the stream, under number 1.
     fn introduced(dialect: &Dialect) -> Self {
         let mut bench = Self::new(dialect);
         bench.core.introducing();

@@ -37,7 +37,7 @@ pub(super) struct Opened {
     incarnation: u64,
     /// The silence after which everything counts as read, on an endpoint without an agent.
     quiet: Duration,
-    /// Agent requests that were read. They can be offered or answered while the stream is open.
+    /// Agent requests that were read. They can be offered, or get a response, while the stream is open.
     asked: Vec<(wire::AgentRequest, wire::Responder)>,
     pub(super) connection: Arc<Connection>,
     /// The path of another endpoint that is read.

@@ -145,7 +145,7 @@ async fn ask_handler(hub: &Hub, handler: &PermissionHandler, request: Permission
     let decision = AssertUnwindSafe(handler.call(request.clone())).catch_unwind();
     let decision = tokio::select! {
         biased;
-        // It was answered elsewhere, or the agent no longer waits.
+        // It got a response elsewhere, or the agent no longer waits.
         () = request.closed() => return,
         decision = decision => decision,
     };

@@ -215,7 +215,7 @@ impl State {
             Event::Reconnected { .. } => self.away = false,
             Event::ServerRestarted => {
                 self.clock += 1;
-                // What was bound since the stream was lost was bound on the new server.
+                // Bindings made after the stream was lost belong to the new server.
                 let before = self.lost_at.take().unwrap_or(self.clock);
                 self.end_before(before, false);
                 self.unfollow();
@@ -245,7 +245,7 @@ impl State {
                 let mut reached = HashSet::new();
                 for (id, inbox) in routed.chain(proposed) {
                     if reached.insert(Arc::as_ptr(inbox)) {
-                        // What does not fit is counted in its position.
+                        // An entry that does not fit is counted at its position.
                         let _ =
                             self.overflow.give(inbox, Entry { turn_id: self.turn_of(id), ..entry.clone() });
                     }

@@ -158,7 +158,7 @@ impl State {
     ) -> Result<SessionRecord, StoreError> {
         let stored = self.session(id)?;
         let (owner, endpoint) = (stored.record.owner.clone(), stored.record.endpoint.clone());
-        // The end of an open turn may be among what was scanned, and is not stored.
+        // The scanned events may include the end of an open turn, which is not stored.
         let has_open_turn = stored.has_open_turn();
         let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref()).filter(|_| !has_open_turn);
         let record = &mut self.session(id)?.record;

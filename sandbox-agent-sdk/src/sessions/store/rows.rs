@@ -1,4 +1,4 @@
-//! What both databases have in common: columns, values, and what errors mean.
+//! Common parts of both databases: columns, values, and the meaning of errors.
 
 use std::sync::Arc;
 

@@ -127,7 +127,7 @@ fn known_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Missed>
     Ok(parts.into_iter().filter_map(|part| serde_json::from_value(part).ok()).collect())
 }
 
-/// Earlier versions did not store whether a prompt that was answered was run.
+/// Earlier versions did not store whether a prompt with a response was executed.
 fn assumed() -> bool {
     true
 }

@@ -39,7 +39,7 @@ pub(super) struct CaughtUp {
     pub(super) restarted: Option<Moment>,
     /// The turn that is still running, as far as is known.
     pub(super) running: Option<Running>,
-    /// The ids of agent requests that the agent waits for and that are not answered.
+    /// The ids of agent requests without a response that the agent waits for.
     pub(super) requests: Vec<String>,
     /// Those of them that are offered again: this connection did not receive them, or received them before the claim.
     pub(super) offers: Vec<String>,
@@ -96,7 +96,7 @@ impl Source {
     fn may_be_skipped(&self, error: &Error) -> bool {
         match error {
             Error::Unsupported { .. } => true,
-            // Nothing but the killed process could have ended an agent that hangs.
+            // Only the killed process could have ended a hanging agent.
             Error::Timeout(_) => matches!(self, Self::Other(_)),
             _ => false,
         }
@@ -116,7 +116,7 @@ impl Tracker {
     ) -> Result<CaughtUp, Error> {
         let shared = self.shared.clone();
         let mut open = shared.in_time(shared.store.open(&self.id)).await?;
-        // Their ends are known, and are stored with what is read.
+        // Their ends are known, and are stored with the events that are read.
         let ended: Vec<_> =
             self.unstored_ends.iter().filter(|end| end.kind == StoredEventKind::TurnEnded).collect();
         open.turns.retain(|turn| !ended.iter().any(|end| end.turn_id == turn.prompt.turn_id));
@@ -124,7 +124,7 @@ impl Tracker {
         let is_open =
             |turn: &String| open.turns.iter().any(|open| open.prompt.turn_id.as_ref() == Some(turn));
         if let Some(turn) = self.owned.as_mut().and_then(|owned| owned.turn.take_if(|turn| !is_open(turn))) {
-            // Another owner has stored its end. Nothing that arrives now is of this turn.
+            // Another owner has stored its end. No later event belongs to this turn.
             shared.feed.forget_turn(&turn);
         }
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
@@ -173,7 +173,7 @@ impl Tracker {
                 return Ok(CaughtUp { is_remote: source != Source::Present, ..unread });
             }
         };
-        // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
+        // The agent's session belongs to an earlier incarnation than the position: another session may have its id now.
         scan.is_other |= agent_session.incarnation < position.incarnation;
         if !scan.is_proven && !scan.is_other {
             // The server has dropped the event at the position. A session that got the same id since shows a restart.
@@ -182,7 +182,7 @@ impl Tracker {
             scan.is_other = shared.is_bound_since(agent_session, read, (&self.id, since)).await?;
         }
         let is_present = source == Source::Present;
-        // What is known of the stream at `moment` is about the server before its restart.
+        // The state of the stream at `moment` describes the server before its restart.
         let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let moment = restarted.unwrap_or(moment);
         let incarnation = match (&source, scan.is_other) {
@@ -199,7 +199,7 @@ impl Tracker {
             None => false,
         };
         let has_ended = before.details.termination_info.is_some() && is_present;
-        // On the same server everything up to the position is stored, also if nothing follows it.
+        // On the same server everything up to the position is stored, even if no event follows it.
         let stored_to = scan.is_proven.then_some(position.offset);
         let (claim, claimed_at) = claimed.unzip();
         let claimed_at = claimed_at.flatten().map_or(u64::MAX, |position| position.offset);
@@ -261,7 +261,7 @@ impl Tracker {
         let termination = record.details.termination_info.as_ref();
         match self.shared.path_of(stored) {
             _ if stored == endpoint => Ok(Source::Present),
-            // The process saw the end of the agent: nothing came behind it.
+            // The process saw the end of the agent; no event followed it.
             Some(_) if termination.is_some_and(|info| info.reason != EndReason::Unknown) => {
                 Ok(Source::Unreadable)
             }
@@ -373,7 +373,7 @@ impl Tracker {
         behind: Position,
         open: &OpenEvents,
     ) -> Result<(), Error> {
-        // What lies before the latest turn is of an earlier one, even if nothing after the position is stored.
+        // Events before the latest turn belong to an earlier one, even if no event after the position is stored.
         let is_new = |at: &Option<u64>| {
             at.is_none_or(|at| at > behind.offset && begun.is_none_or(|begun| at > begun.offset))
         };
@@ -465,7 +465,7 @@ impl Tracker {
             append.events.extend(self.lost_mark());
         }
         if let (Some(id), true) = (&owned.agent_session, caught_up.is_same) {
-            // It is on the same stream, as far as is known, whose number may be another one for this process.
+            // As far as is known, it is on the same stream, which may have another number in this process.
             let bound = AgentSession { id: id.clone(), incarnation: owned.incarnation };
             append.patch.agent_session = Change::Set(bound);
         }

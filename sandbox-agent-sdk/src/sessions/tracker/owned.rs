@@ -121,7 +121,7 @@ pub(super) enum ForeignLink {
     Here {
         /// Its agent requests are addressed to this client meanwhile.
         _claim: SessionClaim,
-        /// Its open requests are answered through this reader.
+        /// Responses to its open requests are sent through this reader.
         _reader: Option<Mutex<StreamReader>>,
     },
     /// It runs on the endpoint of another process.

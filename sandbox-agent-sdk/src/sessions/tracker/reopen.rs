@@ -80,7 +80,7 @@ impl Tracker {
                 Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
             }
             _ => {
-                // A server that restarted, another agent process, and an agent that ended, have no turn.
+                // A restarted server, another agent process and an ended agent have no running turn.
                 let is_same_process = caught_up.restarted.is_none()
                     && !restoring.is_moved()
                     && record.details.termination_info.is_none();
@@ -137,7 +137,7 @@ impl Tracker {
             return Ok(reopened);
         }
         if let Some(support) = support.filter(|_| !self.shared.options.resume_by_replay) {
-            // The agent does not have it any more, and transcript replay is not wanted.
+            // The agent no longer has it, and transcript replay is off.
             record.status.after(StatusEvent::Resume(ResumeSupport { resume_data: false, ..support }))?;
         }
         let _creating = self.shared.feed.creating();
@@ -242,7 +242,7 @@ impl Tracker {
             (RestoredBy::Load, Some(end), Some(reached)) if reached.offset > end.offset => {
                 Some(Entry::gap(Some(end.offset + 1), Some(reached.offset)))
             }
-            // What the running turn reports in the session that is replaced is not seen any more.
+            // Reports of the running turn in the replaced session are no longer observed.
             (RestoredBy::Replay, Some(end), _) => Some(Entry::gap(Some(end.offset + 1), None)),
             _ => None,
         };
@@ -253,7 +253,7 @@ impl Tracker {
         append.position = match reached {
             _ if !is_numbered => None,
             Some(reached) => Some(self.shared.position(incarnation, reached)),
-            // The position of the endpoint before says nothing about the stream of this one.
+            // The position on the previous endpoint has no meaning in the stream of this one.
             None => restoring.is_moved().then(|| StreamPosition::beginning(incarnation)),
         };
         if let Err(error) = self.shared.append(append).await {
@@ -300,7 +300,7 @@ impl Tracker {
         let mut incarnation = 1;
         if owned.is_numbered {
             let after = record.position.map_or(1, |position| position.incarnation + 1);
-            // Two processes may have got the same number at once. It must be another one for this session.
+            // Two processes may have received the same number at the same time. This session needs a different one.
             incarnation = self.shared.assumed_incarnation(moment.stream, endpoint).await?.max(after);
         }
         if let Some(owned) = &mut self.owned {
@@ -364,7 +364,7 @@ async fn resume_or_load(
     let others = if may_run { Others::MayHaveATurn } else { Others::HaveNoTurn };
     if ways.resume {
         match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
-            // Where the agent cannot resume, the session was loaded, or it replayed its history all the same.
+            // If the agent cannot resume, the session was loaded; some agents replay the history even on a resume.
             Ok(session) if !session.history().is_empty() => {
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
             }

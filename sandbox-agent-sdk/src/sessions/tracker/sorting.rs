@@ -74,7 +74,7 @@ pub(super) fn sort(
             None
         }
     };
-    // An earlier turn does not run any more. Its end could not be stored, or was not seen.
+    // An earlier turn no longer runs. Its end could not be stored, or was not observed.
     for turn in turns {
         let end = response_to(turn).map_or_else(interrupted, |(_, response)| ended_by(response, rules));
         events.extend(end_event(&turn.prompt.turn_id, Some(end), incarnation));

@@ -104,7 +104,7 @@ impl Tracker {
             biased;
             written = written => match written {
                 Ok(result) => result.err(),
-                // It failed before anything was stored.
+                // It failed before any event was stored.
                 Err(_) => failure(turn.outcome.clone()).await,
             },
             // It could not be sent, and the turn asks this tracker to restore the session.
@@ -126,11 +126,11 @@ impl Tracker {
             }
             Some(Error::TurnInProgress { .. }) => Err(in_progress()),
             Some(Error::Store(error)) if error.may_be_done() => {
-                // The prompt may be stored. It is stored with the end of its turn, so that no turn is open.
+                // The prompt may be stored. It is stored together with the end of its turn, so that no turn stays open.
                 if self.owned.is_some() {
                     self.unstored_ends.push(unconfirmed);
                 }
-                // Its end waits in the mailbox then.
+                // Its end is then in the mailbox.
                 drop(failure(turn.outcome.clone()).await);
                 self.catch_up().await;
                 Err(error.into())
@@ -176,7 +176,7 @@ impl Tracker {
         if self.owned.as_ref().is_some_and(|owned| is_ended(owned) || owned.foreign.is_some()) {
             return Err(Error::TurnInProgress { session_id: self.id.clone() });
         }
-        // It is stored already, and is not part of the history.
+        // It is already stored, and is not part of the history.
         let prompt = self.with_history(&prompt, Some(turn)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
         let session = owned.agent_session.clone().ok_or(Error::NotConnected)?;

@@ -37,7 +37,7 @@ impl Tracker {
         }
         self.notice(&mut entries);
         if self.owned.is_some() {
-            // If the store does not take them, nothing from the first one on counts as stored before the loss is.
+            // If the store rejects them, no event from the first one on counts as stored until the loss is stored.
             if !held.is_empty() {
                 let first = held.remove(0);
                 self.hold_lost(first);
@@ -255,7 +255,7 @@ impl Tracker {
     /// Stores the response to an agent request. It is sent then; the end of the turn shows that it was delivered.
     pub(super) async fn answered(&mut self, answer: Entry, stored: oneshot::Sender<bool>) {
         self.store_entries(vec![answer]).await;
-        // A handler that was dropped waits for nothing.
+        // The handler may have been dropped.
         let _ = stored.send(self.owned.is_some());
     }
 
@@ -304,10 +304,10 @@ impl Tracker {
             // Everything before its response has arrived.
             owned.trailing.clear();
         }
-        // After another process had the session, the turn is like that of another process.
+        // If another process owned the session in between, the turn is treated like that of another process.
         let is_foreign = owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn).is_some();
         if owned.turn.take_if(|own| *own == turn).is_none() && !is_foreign {
-            // It was never stored, or its end is.
+            // It was never stored, or its end is already stored.
             return;
         }
         owned.trailing.extend(trailing.map(|request| Trailing { turn_id: turn.clone(), request }));
@@ -367,7 +367,7 @@ impl Tracker {
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, None));
         self.shared.append(append).await?;
-        // Its mark is stored.
+        // The loss marker is stored.
         self.lost = 0;
         let is_done = |record: &SessionRecord| record.owner.is_none() && record.epoch > fence.epoch;
         let releasing = self.shared.store.release(&self.id, fence);

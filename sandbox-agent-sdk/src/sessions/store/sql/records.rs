@@ -37,7 +37,7 @@ pub(super) async fn create(
 }
 
 pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<SessionRecord>, Failure> {
-    // No session has such an id, and not every database could look for it.
+    // No session has such an id, and not every database could search for it.
     if check_key("id", id).is_err() {
         return Ok(None);
     }
@@ -59,7 +59,7 @@ pub(super) async fn end_ownership(
         (Some(owner), Some(endpoint)) => scanned_to(&mut transaction, owner, endpoint).await?,
         _ => None,
     };
-    // The end of an open turn may be among what was scanned, and is not stored.
+    // The scanned events may include the end of an open turn, which is not stored.
     let open = "SELECT 1 FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 AND kind = 'prompt' LIMIT 1";
     let has_open_turn = sqlx::query(open).bind(id).fetch_optional(&mut *transaction).await?.is_some();
     let scanned_to = scanned_to.filter(|_| !has_open_turn);

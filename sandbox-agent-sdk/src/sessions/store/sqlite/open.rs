@@ -102,7 +102,7 @@ pub(super) async fn open(
             Failure::Database(error) => failure(path, error),
         });
     }
-    // Not before: only now it is certain that these are the files of a store.
+    // Not earlier: only now is it certain that these are the files of a store.
     if !options.keep_permissions {
         private::restrict(path);
     }
@@ -195,7 +195,7 @@ fn is_write_protected(path: &Path) -> bool {
     probe.push("-probe");
     match std::fs::OpenOptions::new().write(true).create_new(true).open(&probe) {
         Ok(_) => {
-            // It was created only to see whether it can be.
+            // It was created only to test whether that is possible.
             let _ = std::fs::remove_file(&probe);
             false
         }
