@@ -5,8 +5,8 @@
 //! POST /prompt             the text of a prompt
 //! POST /permissions/{id}   the id of an option, in response to an event of type `permission`
 //! ```
-//! `cargo run --example web_backend -- 8080` serves this port until Ctrl-C. Without a port, the program also plays the
-//! browser, for one turn. The agent runs on an embedded server, or on the server at `SANDBOX_AGENT_URL`.
+//! `cargo run --example web_backend -- 8080` serves this port until Ctrl-C. Without a port, the program also simulates
+//! the browser, for one turn. The agent runs on an embedded server, or on the server at `SANDBOX_AGENT_URL`.
 //!
 //! The example serves every client that reaches the port. A real back end authenticates its users and rejects cross-site
 //! requests.
@@ -125,7 +125,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Plays a browser: reads events, sends a prompt, and decides a permission request.
+/// Simulates a browser: reads events, sends a prompt, and decides a permission request.
 async fn browse(url: &str) -> Result<(), Box<dyn Error>> {
     let http = reqwest::Client::new();
     let mut events = http.get(format!("{url}/events")).send().await?.bytes_stream();

@@ -11,7 +11,7 @@ use crate::{Error, tap::catch_async};
 #[derive(Clone)]
 pub struct Token(Arc<Zeroizing<String>>);
 
-/// What precedes a token in the `Authorization` header.
+/// The prefix of a token in the `Authorization` header.
 const SCHEME: &str = "Bearer ";
 
 impl Token {

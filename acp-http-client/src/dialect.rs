@@ -134,7 +134,7 @@ impl Dialect {
         self.connection_id.is_some()
     }
 
-    /// Whether each session has a stream of its own.
+    /// Whether each session has its own stream.
     pub(crate) fn has_session_streams(&self) -> bool {
         self.streams == Streams::PerSession
     }

@@ -57,8 +57,8 @@ pub struct Timeouts {
     pub cancel: Duration,
     /// The delay before a cancel is first repeated. It doubles each time. Default 250 ms.
     pub cancel_repeat: Duration,
-    /// How long a request without a timeout is retried if the server refuses it unread with `Retry-After`. There are
-    /// at most three retries. Default 60 s.
+    /// How long a request without a timeout is retried if the server refuses it without reading it, with `Retry-After`.
+    /// There are at most three retries. Default 60 s.
     pub retry_after: Duration,
     /// The timeout for the response headers of the event stream. Default 30 s.
     pub stream_open: Duration,

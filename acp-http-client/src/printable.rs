@@ -18,7 +18,7 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
 
 /// Displays text in one line, with characters that could control a terminal escaped.
 ///
-/// A server cannot add lines of its own to a log of such text.
+/// A server cannot use such text to add lines to a log.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<T>(pub T);
 

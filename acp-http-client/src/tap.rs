@@ -133,7 +133,7 @@ impl Bodies {
         self.shown.remove(&number).inspect(|shown| self.bytes -= shown.bytes())
     }
 
-    /// Takes out the oldest ones that exceed the limits.
+    /// Removes the oldest bodies that exceed the limits.
     fn excess(&mut self) -> Vec<Bytes> {
         let mut excess = Vec::new();
         while self.shown.len() > AWAITED_ECHOES || self.bytes > AWAITED_BYTES {
@@ -170,7 +170,8 @@ impl Shown {
 }
 
 impl TapBook {
-    /// A response arrived in a body. Returns what to show now: it, or the oldest ones if too much waits.
+    /// A response arrived in a body. Returns what to show now: this response, or the oldest ones if the limits are
+    /// exceeded.
     pub(crate) fn body(&self, number: u64, body: &Bytes, echo_expected: bool) -> Vec<Bytes> {
         let mut bodies = self.lock();
         let shown = if echo_expected { Shown::Not(body.clone()) } else { Shown::Body };
@@ -261,7 +262,7 @@ mod tests {
         let count = AWAITED_ECHOES as u64;
         assert!((0..count).all(|number| book.body(number, &small, true).is_empty()));
         assert_eq!(book.body(count, &small, true).len(), 1);
-        // A body that was shown at once takes no room, and its echo is not shown.
+        // A body that was shown at once takes no memory, and its echo is not shown.
         assert_eq!(book.body(count + 1, &third, false).len(), 2);
         assert!(!book.copy(count + 1) && book.copy(count));
         assert!(book.lock().bytes < AWAITED_BYTES / 3);

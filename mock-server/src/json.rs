@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Wherever `serde_json` makes a `Value`, it replaces an object with this member by the JSON inside its string, which it
-/// parses with a depth of its own. A small message would overflow the stack.
+/// Wherever `serde_json` makes a `Value`, it replaces an object with this member by the JSON inside its string, whose
+/// depth it counts from zero. A small message would overflow the stack.
 const RESERVED: &str = "$serde_json::private::RawValue";
 
 /// Parses JSON text in which no object has the reserved member.

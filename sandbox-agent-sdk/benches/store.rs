@@ -74,7 +74,7 @@ async fn create_sessions(store: &SqliteStore, count: usize) {
     }
 }
 
-/// The best of several: whatever else runs on a machine only ever makes things slower.
+/// The best of several runs: other load on the machine only makes a run slower.
 const RUNS: usize = 5;
 
 fn promises() {

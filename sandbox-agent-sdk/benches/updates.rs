@@ -40,7 +40,7 @@ fn main() {
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if let [side, url, count, turns] = &arguments[..] {
-        // A process of its own, under callgrind.
+        // A separate process, under callgrind.
         let (count, turns) = (count.parse().unwrap(), turns.parse().unwrap());
         runtime.block_on(async { Side::open(side, url).await.run(count, turns).await });
         return;
@@ -60,7 +60,7 @@ fn main() {
             print(name, "instructions", ours, bare);
         }
         if !arguments.iter().any(|argument| argument == "instructions") {
-            // Each side has a server of its own, so that it does not read the updates of the other.
+            // Each side has its own server, so that it does not read the updates of the other.
             runtime.block_on(compare(name, [&url, &server::start(count, &update)], count));
         }
     }

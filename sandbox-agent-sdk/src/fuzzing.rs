@@ -42,7 +42,7 @@ pub fn update(data: &[u8]) {
     if let Some(expected) = read.get("update") {
         assert_eq!(update.raw(), expected);
         assert_eq!(&written["update"], expected);
-        // What is read at once, what is read by way of a value, and what is read again are the same.
+        // Parsing directly, parsing through a value, and parsing the serialized form give the same update.
         let again = Update::from_json(&json(&written.to_string()), Origin::Live);
         assert!(is_same(again.kind(), update.kind()), "{again:?} is not {update:?}");
         let general = Update::read(read, Origin::Live, 0);
@@ -72,7 +72,7 @@ pub fn transcript(data: &[u8]) {
     }
 }
 
-/// Checks the tail of an output for any chunk boundaries: it equals the end of the text within the limit.
+/// Checks that the tail of an output equals the end of the text within the limit, for any chunk boundaries.
 pub fn terminal_tail(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let limit = input.int_in_range(0..=64usize).unwrap_or(8);

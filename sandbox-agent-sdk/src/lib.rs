@@ -40,7 +40,7 @@ pub mod requests;
 #[cfg(feature = "sessions")]
 pub mod sessions;
 // The features `files` and `terminals` gate its implementations. Its traits exist without them: an application can serve
-// files of its own, such as the buffers of an editor, and they need no dependency.
+// its own files, such as the buffers of an editor, and they need no dependency.
 pub mod tools;
 #[cfg(all(any(feature = "local", feature = "terminals"), unix))]
 mod trust;

@@ -1,4 +1,5 @@
-//! What a hostile server can make a client hold. A program of its own, so that no other test's memory is counted.
+//! How much memory a hostile server can make a client use. A separate program, so that no other test's memory is
+//! counted.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

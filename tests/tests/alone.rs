@@ -1,4 +1,4 @@
-//! What only a process of its own can show: tasks, file descriptors and memory that come and go.
+//! Tests that need a separate process, because they count tasks, file descriptors and memory.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "alone/clients.rs"]

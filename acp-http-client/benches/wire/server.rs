@@ -1,4 +1,4 @@
-//! A server that does as little as possible, on a thread of its own.
+//! A minimal server on a separate thread.
 
 use std::{
     fmt::Write,

@@ -192,7 +192,8 @@ impl AcpHttpClientBuilder {
         self
     }
 
-    /// Starts reading after this event, at which another client stopped. See [`AcpHttpClient::last_event_id`].
+    /// Sets the event after which to start reading, such as the last event of an earlier client. See
+    /// [`AcpHttpClient::last_event_id`].
     ///
     /// Events up to this one are not delivered; all later events are live.
     pub fn resume_from(mut self, last_event_id: impl Into<EventId>) -> Self {

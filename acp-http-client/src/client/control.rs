@@ -31,7 +31,7 @@ impl Control<'_> {
     /// Ends the connection as [`end`](Self::end) does, and keeps the POSTs of pending requests open.
     ///
     /// A server may report the reason of an agent's end only in the responses to these requests, long after the end is
-    /// known. The requests fail at once; what their POSTs report later is read from the returned value.
+    /// known. The requests fail at once; the returned value reports how their POSTs fail later.
     pub fn end_keeping_posts(&self, reason: impl StdError + Send + Sync + 'static) -> OpenPosts {
         let core = self.0.core();
         let kept = Arc::default();

@@ -25,7 +25,7 @@ use crate::{
     transport::{Post, PostFailure, Posted, Transport},
 };
 
-/// How a connection behaves.
+/// The settings of a connection.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) dialect: Dialect,
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) probes: AtomicUsize,
     pub(crate) tap_book: TapBook,
     pub(crate) handle: OnceLock<Weak<Handle>>,
-    /// Gets the POSTs that are open when the connection ends, if they are kept.
+    /// Receives the POSTs that are open when the connection ends, if they stay open.
     pub(crate) kept_posts: OnceLock<Weak<KeptPosts>>,
 }
 
@@ -266,7 +266,7 @@ impl Core {
         self.tap(Direction::Outbound, None, body);
     }
 
-    /// A response arrived in a body; `echoed` tells whether the stream will deliver it too.
+    /// A response arrived in a body; `echoed` is whether the stream will deliver it too.
     pub(crate) fn tapped_body(&self, number: u64, body: &Bytes, echoed: bool) {
         if self.options.tap.is_some() {
             for body in self.tap_book.body(number, body, echoed) {
@@ -281,7 +281,7 @@ impl Core {
         }
     }
 
-    /// Posts a message, with everything that happens around a POST.
+    /// Posts a message, and records whether the server accepted it.
     pub(crate) async fn post(self: Arc<Self>, mut post: Post) -> Result<Posted, PostFailure> {
         self.start_streams();
         let pass = self.gate.enter().await;

@@ -170,7 +170,7 @@ impl AcpHttpClient {
         }
     }
 
-    /// Returns the id of the last event up to which nothing is missing. Pass it to
+    /// Returns the id of the last event before any missing event. Pass it to
     /// [`resume_from`](AcpHttpClientBuilder::resume_from).
     pub fn last_event_id(&self) -> Option<EventId> {
         self.core().links.connection(self.core()).last_event_id()
@@ -205,7 +205,7 @@ impl AcpHttpClient {
 }
 
 impl Handle {
-    /// Closing runs on a task of its own, so that dropping the caller does not interrupt it.
+    /// Closing runs in a separate task, so that dropping the caller does not interrupt it.
     fn start_closing(&self) -> watch::Receiver<Option<CloseOutcome>> {
         let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let closing = closing.get_or_insert_with(|| {

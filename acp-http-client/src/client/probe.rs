@@ -1,4 +1,4 @@
-//! A cheap request whose echo shows where the numbering of the server stands.
+//! A cheap request whose echo shows the current event number of the server.
 
 use std::{
     sync::{Arc, atomic::Ordering},

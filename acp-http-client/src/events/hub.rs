@@ -1,4 +1,4 @@
-//! Fan-out to subscribers, each with a byte budget of its own.
+//! Fan-out to subscribers, each with its own byte budget.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Json;
 
-/// How many events the queue of a subscriber has room for after all were read.
+/// The capacity that an empty queue of a subscriber retains, in events.
 const SPARE: usize = 256;
 
 /// Sends every event to every subscriber. It never waits for one.
@@ -157,7 +157,7 @@ enum Item {
     Own(Stored),
     /// An event that is shared with other subscribers.
     Shared(Arc<Stored>),
-    /// So many events were dropped here.
+    /// This many events were dropped here.
     Lagged(u64),
 }
 

@@ -1,4 +1,4 @@
-//! What subscribers get, and what they miss.
+//! The events that subscribers receive and miss.
 
 use bytes::Bytes;
 

@@ -145,7 +145,7 @@ mod tests {
             "",
         ];
         for params in table {
-            // What is read here at all is what the schema reads.
+            // Whatever this function accepts, the schema types parse to the same value.
             if let Some(read) = read(params) {
                 assert_eq!(Some(read), schema(params), "{params}");
             }

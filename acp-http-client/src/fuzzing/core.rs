@@ -29,7 +29,7 @@ pub fn ordered_core(data: &[u8]) {
     run.finish();
 }
 
-/// How many ticks may follow each other before nothing is due any more.
+/// How many ticks may follow each other until no work is due.
 const TICKS: usize = 10_000;
 
 struct Run {
@@ -40,7 +40,7 @@ struct Run {
     out: Vec<Effect>,
     /// Requests that wait for their response, and when their POST began.
     pending: HashMap<u64, Moment>,
-    /// Requests whose POST has an end, and those of them of which a response came in a body.
+    /// Requests whose POST has ended, and those among them with a response in the body.
     posted: HashSet<u64>,
     answered: HashSet<u64>,
     /// How often each event was sent to the core.
@@ -204,7 +204,7 @@ impl Run {
         assert_eq!(due, None, "a tick left something undone at {:?}: {:?}", self.now, self.core);
     }
 
-    /// Takes what the core gave, as the router does.
+    /// Takes the effects of the core, as the router does.
     fn check(&mut self) {
         for effect in std::mem::take(&mut self.out) {
             match effect {
@@ -234,7 +234,7 @@ impl Run {
         assert!(*delivered <= fed, "{raw:?} was delivered {delivered} times and sent {fed} times");
     }
 
-    /// Everything that has a deadline comes to an end by ticks alone, and what is deferred is given at the end.
+    /// Ticks alone end everything that has a deadline, and deferred responses are returned at the end.
     fn finish(&mut self) {
         self.check();
         let mut ticks = 0;

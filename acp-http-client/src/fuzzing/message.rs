@@ -23,7 +23,7 @@ pub fn message(data: &[u8]) {
     check_budget(&text, general.as_ref());
 }
 
-/// The session that the text names as the parameters of a message is the one that a general parser finds.
+/// Checks that the session in these parameters is the one that a general parser finds.
 fn check_session(text: &str, general: Option<&Value>) {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -48,7 +48,7 @@ fn depth(value: &Value) -> usize {
 }
 
 fn check_body(body: &Body, general: Option<&Value>) {
-    // What is nested too deep for a general parser, or is an update that is not JSON, is checked by its reader.
+    // The reader checks what is nested too deeply for a general parser, and updates that are not JSON.
     let Some(general) = general else { return };
     let member = |name: &str| general.get(name).cloned();
     let read = |payload: &[u8]| {

@@ -1,4 +1,4 @@
-//! Which events are new, by what their ids are.
+//! Which events are new, by the meaning of their ids.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::{
 /// An event of an honest server: its incarnation and its number.
 type Sent = (u32, u64);
 
-/// Checks that no event is delivered twice, whatever breaks, and that all events are delivered in order if nothing is
+/// Checks that no event is delivered twice, whatever fails, and that all events are delivered in order if nothing is
 /// lost.
 pub fn sequence(data: &[u8]) {
     let mut input = Unstructured::new(data);
@@ -21,7 +21,8 @@ pub fn sequence(data: &[u8]) {
     let _over = if honest { Model::default().run(&mut input) } else { any_ids(&mut input) };
 }
 
-/// Ids without any rule: each event comes out at most once, and ids that identify nothing drop nothing.
+/// Ids without any rule: each event is delivered at most once, and no event is dropped because of an id that does not
+/// identify it.
 fn any_ids(input: &mut Unstructured<'_>) -> Result<()> {
     let kind = if input.arbitrary()? { EventIds::Sequence } else { EventIds::Opaque };
     let mut identity = Identity::new(kind, None);
@@ -73,7 +74,7 @@ fn items<T>(out: &[Sequenced<T>]) -> impl Iterator<Item = &T> {
     })
 }
 
-/// A server that keeps its contract, and a network that does not.
+/// A server that conforms, on a network that loses and reorders events.
 #[derive(Debug)]
 struct Model {
     identity: Identity<Sent>,
@@ -84,7 +85,7 @@ struct Model {
     dropped: u64,
     /// The number of the last event that went over the open stream.
     cursor: Option<u64>,
-    /// Whether something was lost or swapped, or the server restarted.
+    /// Whether an event was lost or swapped, or the server restarted.
     disturbed: bool,
 }
 
@@ -153,7 +154,7 @@ impl Model {
         }
     }
 
-    /// Two neighbours swap places.
+    /// Two neighbouring events swap positions.
     fn swap(&mut self) {
         let Some(cursor) = self.cursor.filter(|cursor| cursor + 2 <= self.produced) else { return };
         self.disturbed = true;

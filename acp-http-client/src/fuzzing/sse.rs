@@ -29,7 +29,7 @@ pub fn sse_decoder(data: &[u8]) {
     assert_eq!(whole, cut, "another chunking gives other frames within limits");
 }
 
-/// Decodes in chunks of these sizes, over and over; without sizes, in one.
+/// Decodes in chunks of these sizes, repeated; without sizes, in one chunk.
 fn decode(text: &[u8], sizes: &[u8], limits: &Limits) -> Vec<Frame> {
     let mut decoder = Decoder::new(limits);
     let mut frames = Vec::new();
@@ -57,7 +57,7 @@ fn outlines(frames: Vec<Frame>) -> Vec<Frame> {
     frames.into_iter().filter_map(outline).collect()
 }
 
-/// The same by the plainest means, line by line, for a stream in which everything is within the limits.
+/// A plain reference implementation, line by line, for a stream within the limits.
 fn plain_decode(text: &[u8]) -> Vec<Frame> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let (mut frames, mut id, mut data, mut named) = (Vec::new(), None, None::<Vec<u8>>, false);
@@ -95,7 +95,7 @@ fn plain_decode(text: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// The lines that have an end: LF, CRLF or CR.
+/// The complete lines. A line ends with LF, CRLF or CR.
 fn lines(text: &[u8]) -> Vec<&[u8]> {
     let (mut lines, mut start, mut at) = (Vec::new(), 0, 0);
     while at < text.len() {

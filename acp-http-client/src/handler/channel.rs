@@ -260,7 +260,7 @@ mod tests {
             assert_eq!(encoded.count(), fitting, "{limit}");
             drop(replies);
             assert_eq!(counted(), 0);
-            // A response that nothing waits for any more takes no room.
+            // A response that is no longer needed takes no memory.
             let (responder, reply) = Responder::new(&request);
             drop(reply);
             assert!(!responder.respond(&RESULT) && counted() == 0);

@@ -20,7 +20,7 @@ pub(crate) enum Reply {
     Outcome(Outcome),
     /// A result as a message, and the room that is reserved for it.
     Encoded(Bytes, Room),
-    /// A result that finds no room. It would take this many bytes as a message.
+    /// A result that does not fit the limit. It would take this many bytes as a message.
     TooLarge(usize),
 }
 

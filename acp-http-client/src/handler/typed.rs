@@ -154,7 +154,7 @@ pub(crate) trait AnyHandler: Send + Sync {
     fn handle(self: Arc<Self>, request: AgentRequest) -> OutcomeFuture;
 
     /// Queues the request, in the order of the wire, before it is reported as an event. It neither waits nor runs code
-    /// of the application. `Err` if there is no queue: the request is handled on a task of its own.
+    /// of the application. `Err` if there is no queue: the request is handled in a separate task.
     fn enqueue(self: Arc<Self>, request: AgentRequest) -> Result<OutcomeFuture, Box<AgentRequest>> {
         Err(Box::new(request))
     }

@@ -17,9 +17,9 @@ pub(super) use serving::dispatch;
 
 use crate::{EventId, Limits, MessageId, sse::Fingerprint};
 
-/// How many open requests the table has room for after all were answered.
+/// The capacity that an empty table retains, in requests.
 const OPEN: usize = 16;
-/// How many refusals are posted at once. They have permits of their own, so that they never delay a response.
+/// How many refusals are posted at once. They have separate permits, so that they never delay a response.
 const REFUSAL_POSTS: usize = 4;
 
 /// The table of agent requests. Each gets one response.
@@ -50,7 +50,7 @@ struct Requests {
     response_bytes: usize,
     /// How many refusals are being sent.
     refusing: usize,
-    /// Whether the last request that was not admitted was not refused either.
+    /// Whether the last excess request was not even refused.
     dropping: bool,
 }
 
@@ -73,7 +73,7 @@ struct Arrival {
     /// The fingerprint of the parameters.
     print: Fingerprint,
     event_id: Option<EventId>,
-    /// How often a stream had been reopened by then.
+    /// How often a stream had been reopened at that time.
     reopenings: u64,
 }
 
@@ -88,7 +88,7 @@ impl Arrival {
 enum Admission {
     /// It is open, under this serial number.
     Open(u64),
-    /// It is open or was answered already.
+    /// It is open or already has a response.
     Repeated,
     /// Too many are open.
     Full,
@@ -98,7 +98,7 @@ enum Admission {
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     Granted,
-    /// It gets no response. Whether it is the first of a row of such requests.
+    /// It gets no response. The flag is true for the first of several such requests in a row.
     Dropped {
         is_first: bool,
     },
@@ -165,7 +165,8 @@ impl AgentRequestTable {
         Some(Responding { table: self, refusal: false, bytes: 0 })
     }
 
-    /// Counts the bytes of a response instead of `counted` ones; `false`, and none, if there is no room for them.
+    /// Counts the bytes of a response instead of the `counted` ones. Returns `false`, and counts none, if they do not
+    /// fit.
     pub(crate) fn reserve_response(&self, counted: usize, bytes: usize) -> bool {
         let mut requests = self.lock();
         let others = requests.response_bytes.saturating_sub(counted);
@@ -218,7 +219,8 @@ impl AgentRequestTable {
         count
     }
 
-    /// A session, or each of them, may have another agent from now on, which may send the same under the same ids.
+    /// A session, or all of them, may have another agent from now on, which may send the same requests with the same
+    /// ids.
     pub(crate) fn renew(&self, session: Option<&str>) {
         self.lock().answered.mark_ended(session);
     }
@@ -228,7 +230,7 @@ impl AgentRequestTable {
         drop(requests);
     }
 
-    /// The server restarted, and its ids may begin again.
+    /// The server restarted, and its ids may start over.
     pub(crate) fn forget_answered(&self) {
         self.lock().answered.clear();
     }
@@ -256,7 +258,7 @@ impl Requests {
         open.map(|(id, request)| (id.clone(), request.serial, request.session.clone())).collect()
     }
 
-    /// Moves a request from the open ones to the answered ones; `false` if it is not open.
+    /// Moves a request from the open ones to those with a response; `false` if it is not open.
     fn settle(&mut self, id: &MessageId) -> bool {
         let Some(OpenRequest { session, arrival, bytes, .. }) = self.open.remove(id) else { return false };
         self.bytes -= bytes;
@@ -267,7 +269,7 @@ impl Requests {
         true
     }
 
-    /// Takes the means to cancel a request. The request stays open until it is answered.
+    /// Takes the means to cancel a request. The request stays open until it has a response.
     fn take_cancel(
         &mut self,
         id: &MessageId,
@@ -290,7 +292,8 @@ struct Responding<'a> {
 }
 
 impl Responding<'_> {
-    /// Counts the bytes of the response instead of those before; `false`, and none, if there is no room for them.
+    /// Counts the bytes of the response instead of the earlier ones. Returns `false`, and counts none, if they do not
+    /// fit.
     fn reserve(&mut self, bytes: usize) -> bool {
         let fits = self.table.reserve_response(self.bytes, bytes);
         self.bytes = if fits { bytes } else { 0 };

@@ -26,7 +26,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// `possible` is false where a stream can hold nothing old, `limit` is how many bytes may be held.
+    /// `possible` is false if the stream cannot have a backlog. `limit` is how many bytes may be held.
     pub(super) fn new(possible: bool, limit: usize) -> Self {
         Self { held: Vec::new(), bytes: 0, limit, open: possible }
     }
@@ -40,7 +40,7 @@ impl Backlog {
         !self.held.is_empty()
     }
 
-    /// Holds one message; whether no more can be held.
+    /// Holds one message. Returns whether the limit is reached.
     pub(super) fn push(&mut self, event_id: Option<EventId>, message: Message, seen: bool) -> bool {
         self.bytes += message.raw.len() + size_of::<Held>();
         self.held.push(Held { event_id, message, seen });

@@ -165,7 +165,7 @@ impl Link {
         (micros > 0).then(|| self.born + Duration::from_micros(micros))
     }
 
-    /// The id of the last event up to which nothing is missing.
+    /// The id of the last event before any missing event.
     pub(crate) fn last_event_id(&self) -> Option<EventId> {
         self.core().identity().last()
     }
@@ -291,7 +291,7 @@ impl Links {
     }
 }
 
-/// A call that needs a session's stream. The stream ends with its last user, unless the session is established.
+/// A call that needs a session's stream. The stream ends with its last user, unless the session exists.
 #[derive(Debug)]
 pub(crate) struct SessionUse {
     core: Arc<Core>,

@@ -63,7 +63,7 @@ pub(crate) fn flush(core: &Arc<Core>, link: &Arc<Link>) {
 enum Stop {
     /// The stream broke or ended.
     Lost(Option<Error>),
-    /// It is opened again at once, to fetch what is missing.
+    /// It is opened again at once, to fetch missing events.
     Reopen,
 }
 
@@ -85,7 +85,7 @@ struct Reader {
     /// Whether the next stream is opened at the beginning of the buffer, to see whether the server restarted.
     from_beginning: bool,
     proof: Proof,
-    /// Since when the server has answered 404 for a stream that should exist.
+    /// Since when the server has responded with 404 for a stream that should exist.
     missing_since: Option<Instant>,
     /// How often in a row the stream did not exist yet.
     not_yet: u32,
@@ -316,7 +316,7 @@ impl Reader {
     fn skip_oversize(&mut self, id: Option<EventId>, seen: usize, head: &Bytes) -> Flow {
         let limit = self.core.options.limits.message;
         let error = Error::MessageTooLarge { limit, seen, event_id: id.clone() };
-        tracing::warn!(?id, limit, stream = %OneLine(self.link.source()), "a message is over the limit and was skipped");
+        tracing::warn!(?id, limit, stream = %OneLine(self.link.source()), "a message exceeds the limit and was skipped");
         self.core.stats.oversize.fetch_add(1, Ordering::Relaxed);
         self.link.message_arrived(self.now);
         self.core.publish(Event::TooLarge { error: error.clone() });

@@ -162,7 +162,7 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
     obey(core, verdict);
 }
 
-/// Asks the layer above what a notification means for the calls that are pending.
+/// Asks the hook what a notification means for pending calls.
 fn judge(core: &Core, method: &str, origin: Origin, params: &Bytes) -> Verdict {
     match &core.options.hook {
         Some(hook) => hook.call(&Inbound { method, params: &Json::new(params.clone()), origin }),

@@ -181,7 +181,7 @@ impl<T: DeserializeOwned> Typed<T> {
         Self::read_with(raw, |_| None)
     }
 
-    /// Reads JSON, first with a function that is faster and does not know every value.
+    /// Reads JSON, first with a faster function that does not support every value.
     pub(crate) fn read_with(raw: Bytes, fast: impl FnOnce(&str) -> Option<T>) -> Self {
         // Parsing text that is known to be UTF-8 is faster than parsing bytes.
         let (value, raw) = match std::str::from_utf8(&raw) {

@@ -1,4 +1,4 @@
-//! Member names to which `serde_json` gives a meaning of its own.
+//! Member names that `serde_json` treats specially.
 //!
 //! Wherever it makes a [`Value`](serde_json::Value), `serde_json` replaces `{"$serde_json::private::RawValue": "[1]"}` by the
 //! JSON inside the string. The depth of that JSON is counted from zero, so a small message can exhaust the stack, and every

@@ -53,7 +53,7 @@ pub(crate) async fn cancel(
         withdraw(core, *number);
     }
     let needed = !running.is_empty() || withdrawn.is_empty();
-    // On a task of its own: the turns are marked, so the cancel is sent even if the caller goes away.
+    // In a separate task: the turns are marked, so the cancel is sent even if the caller is dropped.
     let (done, sent) = oneshot::channel();
     let connection = core.clone();
     core.tasks.spawn(async move {

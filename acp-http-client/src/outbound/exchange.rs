@@ -31,7 +31,7 @@ use crate::{
 /// How long a POST may finish by itself after the stream has brought its response, so that its connection can be
 /// used again.
 const FINISH: Duration = Duration::from_secs(1);
-/// How often a message is sent again that the server refused unread with `Retry-After`.
+/// How often a message is sent again after the server refused it unread with `Retry-After`.
 const RETRIES: u32 = 3;
 
 /// A request that was encoded and is not registered yet.
@@ -88,7 +88,7 @@ impl Exchange {
             session.is_some() || *method == *METHODS.session_new || *method == *METHODS.session_fork;
         let ordered = options.ordered.unwrap_or(concerns_session);
         let ticket = Ticket::register(&core, number, method.clone(), session.clone(), ordered, cancel);
-        // The connection may have ended between the look and the registration, and then nothing would wake us.
+        // The connection may have ended between the check and the registration; then nothing would wake this task.
         core.check_alive()?;
         let started = Instant::now();
         let limit = match options.deadline {
@@ -144,7 +144,7 @@ impl Exchange {
         result
     }
 
-    /// After some calls there is another agent, or another turn: a request under a known id is another request then.
+    /// Some calls start another agent or turn. A request with a known id is then a new request.
     fn renew_agent_requests(&self, succeeded: bool) {
         let turns = [METHODS.session_prompt, METHODS.session_load, METHODS.session_resume];
         match &self.session {
@@ -187,13 +187,14 @@ impl Exchange {
         Ok(settled)
     }
 
-    /// The request has failed. If the connection has ended and its open POSTs are kept, its own is one of them.
+    /// The request has failed. If the connection has ended and its POSTs stay open, this includes the POST of this
+    /// request.
     fn keep_post(&mut self) {
         // Otherwise the ticket keeps the POST: a turn that is cancelled ends with it.
         if let Some(kept) = self.core.kept_posts.get()
             && let Some(posting) = self.ticket.posting.take()
         {
-            // If nobody reads them, the POST is closed.
+            // If they are not read, the POST is closed.
             if let Some(kept) = kept.upgrade() {
                 kept.push(OpenPost { method: self.method.clone(), posting });
             }
@@ -301,7 +302,7 @@ impl Exchange {
         Box::pin(self.core.clone().post(post))
     }
 
-    /// How long to wait before a message is sent again that the server refused unread.
+    /// How long to wait before a message that the server refused unread is sent again.
     fn retry_after(&self, outcome: &Result<Posted, PostFailure>) -> Option<Duration> {
         let Err(PostFailure::NotTaken(error)) = outcome else { return None };
         let delay = error.http()?.retry_after?;
@@ -363,7 +364,7 @@ impl Exchange {
                 Ok(None)
             }
             Err(PostFailure::Unknown(error)) if self.link.state() != LinkState::Ended => {
-                tracing::debug!(method = &*self.method, error = %OneLine(&error), "the POST broke; the stream may still bring the response");
+                tracing::debug!(method = &*self.method, error = %OneLine(&error), "the POST failed; the stream may still deliver the response");
                 let error = Arc::new(error);
                 self.ticket.mark_unconfirmed(Some(error.clone()));
                 self.lost = Some(error);

@@ -23,11 +23,11 @@ use crate::{
     transport::{Handover, Post, PostFailure, Sent},
 };
 
-/// How many cancels may wait; they are a courtesy, and beyond this the oldest are dropped.
+/// How many cancels may wait. They are best-effort: beyond this the oldest are dropped.
 const QUEUE: usize = 16 * 1024;
 /// How many are sent at once.
 const CONCURRENT: usize = 16;
-/// How long the cancel of a request may take. It is a courtesy.
+/// How long the cancel of a request may take. It is best-effort.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A queue of cancels, filled from `Drop`, where nothing can be awaited.
@@ -101,7 +101,7 @@ async fn send(core: Arc<Core>, mut notice: Notice) {
     link.core().forget(number);
 }
 
-/// How long the pauses between the repetitions of a cancel take together, at most.
+/// The maximum sum of the pauses between the repetitions of a cancel.
 fn time_of_repeats(core: &Core) -> Duration {
     let times = &core.options.timeouts;
     let doublings = 1_u32.checked_shl(core.options.cancel_repeats).unwrap_or(u32::MAX);
@@ -141,7 +141,7 @@ async fn cancel_request(core: &Arc<Core>, number: u64) -> Result<(), Error> {
     core.transport.post(&post).await.map(drop).map_err(PostFailure::into_error)
 }
 
-/// Cancels the turn, for which the protocol has a message of its own.
+/// Cancels the turn with `session/cancel`, the protocol's message for turns.
 async fn cancel_turn(core: &Arc<Core>, number: u64, turn: Option<Arc<str>>) -> Result<(), Error> {
     let Some(session) = turn else { return Ok(()) };
     let Some(cancelling) = core.outbox.cancel_again(&session, &[number]) else { return Ok(()) };

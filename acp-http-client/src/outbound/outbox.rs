@@ -170,13 +170,13 @@ impl Outbox {
         self.lock().get(session).is_some_and(|lane| lane.cancels > 0)
     }
 
-    /// Waits until no cancelled turn runs in the session and every cancel has its status; `false` if the time was up
-    /// first.
+    /// Waits until no cancelled turn runs in the session and every cancel has its status; `false` if the timeout
+    /// expired first.
     pub(super) async fn settled(&self, session: &Arc<str>, until: Option<Instant>) -> bool {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Registered before the look, so that no change is missed.
+            // Registered before the check, so that no change is missed.
             changed.as_mut().enable();
             let settling = self.lock().get(session).is_some_and(|lane| {
                 lane.cancels > 0 || lane.turns.iter().any(|turn| turn.cancelled && turn.started)

@@ -22,7 +22,7 @@ async fn messages_leave_in_the_order_of_asking_and_sessions_do_not_wait_for_each
 }
 
 #[tokio::test]
-async fn one_that_gives_up_waiting_holds_up_nobody() {
+async fn a_waiter_that_gives_up_delays_no_other() {
     let outbox = Arc::new(Outbox::default());
     let session: Arc<str> = "s".into();
     let first = outbox.enter(&session).await;

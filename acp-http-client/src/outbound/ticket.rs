@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
     pub(crate) unconfirmed: bool,
     /// The error of its POST, if that failed.
     pub(crate) lost: Option<Arc<Error>>,
-    /// How much of it was handed over, once it is being sent.
+    /// How much of the request was handed over to the HTTP connection, once it is being sent.
     pub(super) handover: Option<Handover>,
     sender: oneshot::Sender<Result<Settled, Error>>,
 }
@@ -52,8 +52,8 @@ fn is_turn(method: &str) -> bool {
     method == AGENT_METHOD_NAMES.session_prompt
 }
 
-/// The right to a response. Dropping it removes the request from the table and, if the request was sent and not
-/// answered, cancels it.
+/// The right to a response. Dropping it removes the request from the table and, if the request was sent and has no
+/// response, cancels it.
 pub(crate) struct Ticket {
     core: Arc<Core>,
     number: u64,

@@ -39,7 +39,7 @@ pub(crate) enum Body {
     },
 }
 
-/// A result as it came, or an error.
+/// A result as received, or an error.
 pub(crate) type RpcOutcome = Result<Bytes, RpcError>;
 
 /// Why an event is not a message.
@@ -73,14 +73,14 @@ impl MessageError {
         is_damaged || data.windows(SESSION.len()).any(|part| part == SESSION)
     }
 
-    /// An error if something is longer than the limit for ids.
+    /// Returns an error if an id or a name is longer than the limit for ids.
     pub(crate) fn check_length(what: &'static str, size: usize, limits: &Limits) -> Result<(), Self> {
         let limit = limits.id;
         if size > limit { Err(Self::TooLong { what, size, limit }) } else { Ok(()) }
     }
 }
 
-/// The payload of a message that has none.
+/// The payload of a message without one.
 const NULL: Bytes = Bytes::from_static(b"null");
 
 #[derive(Deserialize)]

@@ -107,7 +107,7 @@ impl Backoff {
         self.attempts = 0;
     }
 
-    /// The server asked for a delay of its own.
+    /// The server requested a delay.
     pub(crate) fn retry_field(&mut self, delay: Duration) {
         self.base = delay.clamp(Self::RETRY_BOUNDS.0, Self::RETRY_BOUNDS.1);
     }

@@ -39,7 +39,7 @@ pub(crate) enum Frame {
     Retry(Duration),
     /// An event grew past the limit. The rest of it is skipped; `id` is known if it came first.
     TooLarge { id: Option<EventId>, seen: usize, head: Bytes },
-    /// As much again was skipped, and the event still has no end.
+    /// Another part of that size was skipped, and the event has still not ended.
     Endless,
 }
 
@@ -300,7 +300,7 @@ impl Field {
     }
 }
 
-/// Shows as much of an id as is allowed.
+/// Returns the beginning of an id, up to the limit.
 fn id_too_long(value: &[u8], size: usize, limit: usize) -> Frame {
     Frame::IdTooLong { size, start: Bytes::copy_from_slice(value.truncated(limit)) }
 }
@@ -323,7 +323,7 @@ fn extend_within(bytes: &mut Vec<u8>, parts: &[&[u8]], limit: usize) {
     parts.iter().for_each(|part| bytes.extend_from_slice(part));
 }
 
-/// How long data is with one more line.
+/// The size of the data with one more line.
 fn len_with(data: Option<&[u8]>, line: &[u8]) -> usize {
     data.map_or(0, |data| data.len() + 1) + line.len()
 }

@@ -1,4 +1,4 @@
-//! The decoder against another one, and against itself in other chunks.
+//! Compares the decoder with another one, and with itself in other chunks.
 
 use bytes::Bytes;
 use eventsource_stream::Eventsource;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{Decoder, Frame};
 use crate::Limits;
 
-/// A stream made of the things streams are made of, whole and broken.
+/// Generates a stream from valid and broken parts.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
     let text = prop_oneof![
@@ -54,7 +54,7 @@ fn decode(input: &[u8], cuts: &[usize]) -> Vec<Frame> {
     frames
 }
 
-/// What the other decoder makes of it: the data of each message that is not blank.
+/// The output of the other decoder: the data of each message that is not blank.
 async fn other_decode(input: &[u8]) -> Vec<String> {
     let chunk = Ok::<_, std::convert::Infallible>(Bytes::copy_from_slice(input));
     let events = futures::stream::iter([chunk]).eventsource().map(Result::unwrap);
@@ -65,7 +65,7 @@ async fn other_decode(input: &[u8]) -> Vec<String> {
     messages.collect().await
 }
 
-/// Where the other decoder departs from the standard: it does not drop a byte order mark.
+/// The other decoder deviates from the standard: it does not drop a byte order mark.
 fn comparable(input: &[u8]) -> bool {
     !String::from_utf8_lossy(input).contains('\u{feff}')
 }
@@ -88,7 +88,7 @@ proptest! {
 
     #[test]
     fn another_decoder_finds_the_same_events(mut input in streams(), cuts in prop::collection::vec(1..40usize, 1..8)) {
-        // A CR at the very end is a line end for us and half a line end for the other one.
+        // This decoder treats a CR at the end as a line ending; the other one waits for an LF.
         input.extend_from_slice(b": the end\n");
         let frames = decode(&input, &cuts);
         prop_assume!(comparable(&input));

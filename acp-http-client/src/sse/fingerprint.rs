@@ -1,6 +1,6 @@
-//! What an event looked like.
+//! A fingerprint of an event's content.
 
-/// Only this much of an event goes into its fingerprint, beside its length.
+/// How many bytes of an event its fingerprint covers, in addition to its length.
 const HASHED_BYTES: usize = 4096;
 /// An event larger than this is not fetched again to prove that the server is still the same one.
 const SMALL_BYTES: usize = 256 * 1024;
@@ -18,7 +18,7 @@ impl Fingerprint {
         self.0 & 1 == 1
     }
 
-    /// A quick mix of sixteen bytes at a time. It tells contents apart; it is not a cryptographic hash.
+    /// A fast hash that mixes sixteen bytes at a time. It is not a cryptographic hash.
     pub(crate) fn of(data: &[u8]) -> Self {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_and_lengths_are_told_apart() {
+    fn contents_and_lengths_are_distinguished() {
         let long = vec![b'x'; 10_000];
         let texts: [&[u8]; 7] = [b"", b"a", b"b", b"ab", b"0123456789abcdef0", &long, &long[1..]];
         for (index, one) in texts.iter().enumerate() {

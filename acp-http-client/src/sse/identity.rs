@@ -62,7 +62,7 @@ impl<T> Identity<T> {
         }
     }
 
-    /// The id of the last event up to which nothing is missing.
+    /// The id of the last event before any missing event.
     pub(crate) fn last(&self) -> Option<EventId> {
         match self {
             Self::Sequence(sequence) => sequence.last().map(EventId::from),
@@ -70,7 +70,7 @@ impl<T> Identity<T> {
         }
     }
 
-    /// The number of the last event up to which nothing is missing.
+    /// The number of the last event before any missing event.
     pub(crate) fn last_number(&self) -> Option<u64> {
         match self {
             Self::Sequence(sequence) => sequence.last(),

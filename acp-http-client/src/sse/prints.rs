@@ -12,7 +12,7 @@ const SAMPLES: usize = 512;
 const STRIDE: u64 = 64;
 
 /// Remembers each of the latest events and, ever more sparsely, older ones: the memory is bounded, and a replay from
-/// any point meets a remembered event before long.
+/// any point meets a remembered event soon.
 #[derive(Debug)]
 pub(super) struct Prints {
     /// Sorted by number.

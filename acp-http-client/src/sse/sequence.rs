@@ -71,7 +71,7 @@ pub(crate) struct Sequence<T> {
     /// Events of this incarnation that were delivered before it was known to be another one. They may arrive again
     /// repeatedly.
     early: BTreeMap<u64, Fingerprint>,
-    /// How many holes in a row were fetched again in vain.
+    /// How many holes in a row stayed open after another fetch.
     futile: u32,
     /// How many restarts in a row were followed by no event in order.
     restarts: u32,
@@ -119,7 +119,7 @@ impl<T> Sequence<T> {
         self.last.and_then(|last| self.prints.get(last)).is_some_and(Fingerprint::is_small)
     }
 
-    /// The last number up to which nothing is missing.
+    /// The last number before any missing event.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }

@@ -114,7 +114,7 @@ impl Tail {
         }
     }
 
-    /// The next opening begins after this event, if a header can contain its id.
+    /// Starts the next opening after this event, if a header can contain its id.
     fn move_to(&mut self, id: &EventId) {
         self.last_identified = id.fits_header();
         if self.last_identified {

@@ -79,7 +79,7 @@ fn invalid(reason: impl std::fmt::Display) -> Error {
 }
 
 /// rustls with the provider that is the default of rustls and of reqwest. Other users of either in the same process
-/// work with their defaults, and no process-wide provider is installed or needed.
+/// keep their defaults, and no process-wide provider is installed or needed.
 #[cfg(feature = "rustls-tls")]
 mod tls {
     use std::sync::{Arc, OnceLock};

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(stored(9, &others), (4, ["A=2", "a=1", "a=3"].map(str::to_owned).to_vec()));
     }
 
-    /// Other cookies do not make it valid again.
+    /// Later cookies do not make it valid again.
     #[test]
     fn a_cookie_that_was_deleted_stays_deleted() {
         let headers = ["a=1", "b=1", "a=; Max-Age=0", "c=1", "d=1"].map(str::to_owned);

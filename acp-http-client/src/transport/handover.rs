@@ -26,7 +26,7 @@ pub(crate) struct Handover(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many bytes were handed over; [`WHOLE`] once it was all of them, and [`WITHDRAWN`] once that cannot happen.
+    /// How many bytes were handed over: [`WHOLE`] for all of them, [`WITHDRAWN`] after the message was withdrawn.
     taken: AtomicUsize,
     notify: Notify,
 }
@@ -46,7 +46,7 @@ impl Handover {
         Some(self.0.taken.load(Ordering::Acquire)).filter(|taken| *taken != WHOLE)
     }
 
-    /// Keeps the last byte from being handed over; `false` if it was.
+    /// Withholds the last byte. Returns `false` if it was already handed over.
     pub(crate) fn withdraw(&self) -> bool {
         let taken = &self.0.taken;
         let withdrawn = |taken| if taken == WHOLE { None } else { Some(WITHDRAWN) };
@@ -57,7 +57,7 @@ impl Handover {
     pub(crate) async fn completed(&self) {
         let notified = self.0.notify.notified();
         let mut notified = std::pin::pin!(notified);
-        // Registered before the look, so that it is not missed.
+        // Registered before the check, so that no change is missed.
         notified.as_mut().enable();
         if self.incomplete().is_some() {
             notified.await;
@@ -66,7 +66,7 @@ impl Handover {
 }
 
 impl State {
-    /// Changes the count, unless the message was withdrawn; whether it was not.
+    /// Changes the count, unless the message was withdrawn. Returns whether it was changed.
     fn change(&self, change: impl Fn(usize) -> usize) -> bool {
         let change = |taken| if taken == WITHDRAWN { None } else { Some(change(taken)) };
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()

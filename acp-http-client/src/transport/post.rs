@@ -231,7 +231,7 @@ fn connection_lost(post: &Post, source: Cause) -> Error {
     Error::ConnectionLost { method: post.what.to_string(), source }
 }
 
-/// Whether a media type is JSON. One that cannot be read is taken for it: the body decides.
+/// Whether a media type is JSON. An unreadable one counts as JSON: the body decides.
 fn is_json(content_type: &HeaderValue) -> bool {
     if content_type == "application/json" {
         return true;

@@ -1,4 +1,4 @@
-//! What the client holds of bodies that it ignores.
+//! How much of ignored bodies the client holds in memory.
 
 use std::{
     convert::Infallible,

@@ -63,7 +63,7 @@ fn policy(name: &str) -> Result<Policy, String> {
         "allow" => Ok(Policy::Allow),
         "edits" => Ok(Policy::Edits),
         "deny" => Ok(Policy::Deny),
-        _ => Err(format!("--permissions is ask, allow, edits or deny, not {name}")),
+        _ => Err(format!("--permissions must be ask, allow, edits or deny, not {name}")),
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     fn an_option_that_cannot_be_used_is_an_error() {
         for (args, message) in [
             (&["--dir"][..], "--dir needs a value"),
-            (&["--permissions", "maybe"], "--permissions is ask, allow, edits or deny, not maybe"),
+            (&["--permissions", "maybe"], "--permissions must be ask, allow, edits or deny, not maybe"),
             (&["--agent-command", "'x"], "--agent-command: the command line has an unfinished quotation"),
             (&["--colour"], "unknown option --colour"),
         ] {

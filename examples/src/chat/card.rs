@@ -88,11 +88,11 @@ fn last_output(end: &TerminationInfo) -> Vec<Line> {
     lines
 }
 
-/// Shows what the server reported of an agent's end after the end itself.
+/// Shows details that the server reported after the agent's end.
 pub(super) fn late_details(end: &TerminationInfo) -> Vec<Line> {
     let mut lines = last_output(end);
     if !lines.is_empty() {
-        lines.insert(0, bar(Line::new(Style::Bold, "Of the agent that ended")));
+        lines.insert(0, bar(Line::new(Style::Bold, "Details of the agent that ended")));
     }
     lines
 }

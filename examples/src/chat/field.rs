@@ -67,8 +67,8 @@ impl Field {
             (_, Some(default)) => format!("  (Enter: {})", self.shown(default)),
             (Kind::YesNo, _) => "  (y or n)".to_owned(),
             (Kind::Number | Kind::Integer, _) => "  (a number)".to_owned(),
-            (Kind::Any(_), _) => "  (numbers, with spaces between)".to_owned(),
-            _ if !self.required => "  (may stay empty)".to_owned(),
+            (Kind::Any(_), _) => "  (numbers, separated by spaces)".to_owned(),
+            _ if !self.required => "  (optional)".to_owned(),
             _ => String::new(),
         };
         let mut lines = vec![title.with(Style::Dim, &hint)];

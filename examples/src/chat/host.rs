@@ -26,7 +26,7 @@ pub(super) struct Host {
     pub(super) client: SandboxAgentClient,
     /// The directory in which sessions are started.
     pub(super) directory: String,
-    /// What the agent is called until it has reported its name.
+    /// The name to show until the agent has reported its own.
     pub(super) agent: String,
     /// How the user logs in to the agent.
     pub(super) login: LoginHelp,
@@ -130,7 +130,7 @@ struct Launch {
     /// The agent's name on the server. The SDK knows some agents by their names.
     name: String,
     process: ProcessAgent,
-    /// What the agent is called until it has reported its name.
+    /// The name to show until the agent has reported its own.
     called: String,
     login: LoginHelp,
 }

@@ -15,7 +15,7 @@ use crate::agents::{KnownAgent, is_set, key_logins, key_variable, typed};
 pub(super) struct LoginHelp {
     /// The words that start the agent's program in a terminal.
     words: Vec<String>,
-    /// What to do if the agent offers no login method.
+    /// How to log in if the agent offers no login method.
     otherwise: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl LoginHelp {
         let set = |variables: &[&str]| {
             let (all, missing) = (variables.join(", "), variables.iter().filter(|name| !is_set(name)));
             match missing.copied().collect::<Vec<_>>()[..] {
-                [] => format!("{name}: {all} is set, and the agent requires a login nevertheless"),
+                [] => format!("{name}: {all} is set, but the agent still requires a login"),
                 ref missing => format!("{name}: set {} and start the chat again", missing.join(", ")),
             }
         };

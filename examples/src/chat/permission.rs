@@ -28,7 +28,7 @@ pub(super) fn title(request: &PermissionRequest) -> &str {
     request.tool_call().map_or("something", card::tool_title)
 }
 
-/// Returns the title of the request, and what it is about.
+/// Returns the title of the request and its subject.
 pub(super) fn body(request: &PermissionRequest) -> Vec<Piece> {
     let plain = |line: Line| Piece { line, is_file: false };
     let mut pieces = vec![plain(Line::new(Style::Warn, "? ").with(Style::Bold, title(request)))];

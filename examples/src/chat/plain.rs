@@ -126,7 +126,7 @@ mod tests {
     ];
 
     #[test]
-    fn escapes_and_controls_are_gone_and_text_stays() {
+    fn escapes_and_control_characters_are_removed_and_text_stays() {
         for (text, plain) in CASES {
             assert_eq!(Plain::of(text), plain, "{text:?}");
         }

@@ -31,7 +31,7 @@ pub(super) struct Talk {
     client: SandboxAgentClient,
     /// A client that lists the agent's own sessions.
     lister: Option<SandboxAgentClient>,
-    /// What the agent is called until it has reported its name.
+    /// The name to show until the agent has reported its own.
     agent: String,
     login: LoginHelp,
     directory: String,
@@ -336,7 +336,7 @@ async fn new_session(client: &SandboxAgentClient, directory: &str) -> Result<Ses
 }
 
 fn set_line(what: &str, choices: &Choices) -> Line {
-    let name = choices.current_name().unwrap_or("what you wanted");
+    let name = choices.current_name().unwrap_or("the requested one");
     Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
 }
 

@@ -1,4 +1,4 @@
-//! Load test: many open streams and many prompts, with every response and every update checked.
+//! Load test with many open streams and many prompts. It checks every response and every update.
 //!
 //! `soak [STREAMS] [PROMPTS]` opens STREAMS connections with a stream each (1,000 by default), sends PROMPTS
 //! prompts over them as fast as possible (10,000 by default), and prints the results. It exits with 1 if an

@@ -41,7 +41,7 @@ const CAPABILITIES: [&str; 18] = [
 pub(super) struct Entry {
     /// One of [`AGENT_IDS`], or the name of an additional agent.
     pub(super) id: Cow<'static, str>,
-    /// Whether it needs no credentials, or has them.
+    /// Whether it has credentials, or needs none.
     pub(super) credentials: bool,
     /// One bit per capability, the first one leftmost.
     capabilities: &'static str,

@@ -82,7 +82,7 @@ pub enum Fault {
     },
     /// Clears the replay buffer and restarts event ids at 1, immediately. Open streams stay open.
     SequenceReset,
-    /// Publishes more messages than the replay buffer holds, immediately, so that it loses all earlier ones.
+    /// Publishes more messages than the replay buffer holds, immediately, so that it drops all earlier ones.
     ReplayBufferOverflow,
     /// Fills the replay buffer with old messages, immediately.
     ///

@@ -50,7 +50,7 @@ pub enum CommandLineError {
     /// The command line is empty.
     #[error("the command line is empty")]
     Empty,
-    /// A quotation mark or a backslash is unmatched.
+    /// A quotation is not closed, or the line ends with a backslash.
     #[error("the command line has an unfinished quotation")]
     Unfinished,
 }
@@ -64,7 +64,7 @@ impl ProcessAgent {
     /// Creates an agent from one line, split into words like a shell does. Nothing is expanded.
     ///
     /// # Errors
-    /// [`CommandLineError`] if the line is empty or a quotation is unmatched.
+    /// [`CommandLineError`] if the line is empty or a quotation is not closed.
     pub fn from_command_line(line: &str) -> Result<Self, CommandLineError> {
         let mut words = shlex::split(line).ok_or(CommandLineError::Unfinished)?.into_iter();
         let program = words.next().filter(|word| !word.is_empty()).ok_or(CommandLineError::Empty)?;

@@ -56,7 +56,7 @@ struct Message {
     written: oneshot::Sender<()>,
 }
 
-/// How the owner wants the process to end. Each value includes the previous ones.
+/// How the owner wants the process to end. Each value implies the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Shutdown {
     /// Keep running.

@@ -7,8 +7,8 @@ use crate::agent::StderrSummary;
 /// How many lines a summary shows completely before it splits them into head and tail.
 const WHOLE_LINES: u64 = 100;
 
-/// How many lines head and tail hold each. Twice this is [`WHOLE_LINES`], so the first and the last lines
-/// together are all lines while nothing is dropped.
+/// How many lines head and tail hold each. Twice this is [`WHOLE_LINES`], so the two parts together contain all lines
+/// until a line is dropped.
 const PART_LINES: usize = 50;
 
 /// How many of the last lines a summary quotes individually.

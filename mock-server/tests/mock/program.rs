@@ -112,7 +112,7 @@ async fn a_request_from_another_origin_is_refused_and_processes_are_off() {
     assert_eq!(processes.send().await.unwrap().status(), 200);
 }
 
-/// The parser replaces an object with this member by the JSON in its string, with a depth of its own.
+/// The parser replaces an object with this member by the JSON in its string, whose depth is counted from zero.
 #[tokio::test]
 async fn a_small_body_without_a_token_does_not_overflow_the_stack() {
     let nested = (0..60).fold("0".to_owned(), |inner, _| {

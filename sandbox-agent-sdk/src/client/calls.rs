@@ -269,8 +269,8 @@ impl Connection {
         }
     }
 
-    /// Cancels the turn of a session. Its open agent requests are answered as cancelled first, unless they are
-    /// addressed to other clients.
+    /// Cancels the turn of a session. First responds to its open agent requests as cancelled, unless they are addressed
+    /// to other clients.
     pub(super) async fn cancel(&self, session: &str) -> Result<(), Error> {
         self.hub.cancelling_turn(session);
         // Requests to other clients in this session are left to them, including those that are not routed yet.

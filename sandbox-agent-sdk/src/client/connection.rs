@@ -148,7 +148,8 @@ impl Connection {
         Ok(capabilities)
     }
 
-    /// Logs in to a shared agent that required a login, if it is the agent of this connection. Returns whether it did.
+    /// Logs in to a shared agent that required a login, if it is the agent of this connection. Returns whether the
+    /// login succeeded.
     pub(super) async fn log_in_if_required(&self, agent: Option<&str>) -> Result<bool, Error> {
         match self.kind {
             ServerKind::Shared if !self.is_of_another_agent(agent) => self.log_in_with_keys().await,
@@ -157,13 +158,12 @@ impl Connection {
         }
     }
 
-    /// Whether a call to this agent is for another one than the agent of this connection. An endpoint of one agent has
-    /// no other.
+    /// Whether this agent is not the agent of this connection. An endpoint with one agent has no other.
     pub(super) fn is_of_another_agent(&self, agent: Option<&str>) -> bool {
         self.kind != ServerKind::PerAgent && agent.is_some_and(|agent| agent != self.agent)
     }
 
-    /// Tries every login with a key, in order, until one works. Returns whether one did.
+    /// Tries every login with a key, in order, until one succeeds. Returns whether one succeeded.
     async fn log_in_with_keys(&self) -> Result<bool, Error> {
         let Some(capabilities) = self.capabilities().filter(|_| self.options.auto_authenticate) else {
             return Ok(false);
@@ -176,8 +176,8 @@ impl Connection {
         Ok(false)
     }
 
-    /// Logs in with a key that the agent may have, and returns whether it did. Only the end of the agent or of the
-    /// connection is an error.
+    /// Logs in with a key that the agent may have. Returns whether the login succeeded. Only the end of the agent or of
+    /// the connection is an error.
     async fn log_in(&self, login: &str) -> Result<bool, Error> {
         let mut params = json!({"methodId": login});
         name_agent(&mut params, self.kind, &self.agent);
@@ -199,7 +199,7 @@ impl Connection {
         self.kind
     }
 
-    /// Builds another client of this endpoint, or of the one at `path`, which reads the events after this number.
+    /// Builds another client of this endpoint, or of the endpoint at `path`, that reads the events after this number.
     pub(super) fn reader(&self, path: Option<&str>, after: u64) -> wire::AcpHttpClientBuilder {
         match path {
             Some(path) => self.wiring.at(path).reader(after),
@@ -285,9 +285,8 @@ impl Connection {
     ///
     /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever.
     pub(super) async fn close(&self, deadline: Instant) {
-        // All of it has one deadline: neither a response that cannot be delivered nor an event loop that is busy holds
-        // up the end.
-        // If the agent has already ended, that end is published first.
+        // All of it has one deadline: neither an undeliverable response nor a busy event loop delays the end. If the
+        // agent has already ended, that end is published first.
         let (sender, done) = oneshot::channel();
         let settled = async {
             if self.commands.send(Command::Settle(sender)).await.is_ok() {
@@ -310,7 +309,7 @@ impl Connection {
             self.wire.control().cancel_agent_requests_where(move |session| !left && ownership.has(session));
         let _ = tokio::time::timeout_at(deadline, cancelled).await;
         if tokio::time::timeout_at(deadline, self.handlers.connection_ended()).await.is_err() {
-            // Handlers that are still running end without a wait.
+            // Handlers that are still running end without waiting.
             self.handlers.close();
         }
         if left {

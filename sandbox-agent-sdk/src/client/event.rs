@@ -117,7 +117,7 @@ pub enum Event {
         /// How the session was restored in the agent.
         restored: Restored,
     },
-    /// A [budget](crate::usage::Budget) is nearly exhausted, is exhausted, or cannot be checked.
+    /// A [budget](crate::usage::Budget) is nearly spent, is spent, or cannot be checked.
     Budget(Box<BudgetEvent>),
     /// A message of the server could not be parsed and was skipped.
     #[non_exhaustive]

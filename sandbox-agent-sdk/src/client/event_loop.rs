@@ -34,14 +34,14 @@ pub(super) use shared::Shared;
 
 /// How many commands may wait for the event loop.
 pub(super) const COMMANDS: usize = 64;
-/// How many events are read before commands and timers are looked at again.
+/// How many events are read before commands and timers are checked again.
 const EVENTS: usize = 64;
-/// How much of a message that cannot be decoded is shown.
+/// How much of an undecodable message is shown.
 const MALFORMED_CHARS: usize = 256;
 
 /// A command to the event loop.
 pub(super) enum Command {
-    /// Runs when everything that has arrived was published and routed, and before anything else is.
+    /// Runs after everything that has arrived was published and routed, and before anything later.
     InOrder(Box<dyn FnOnce() + Send>),
     /// Completes the report of an agent's end now, if there is one.
     Settle(oneshot::Sender<()>),
@@ -83,11 +83,11 @@ impl EventLoop {
         loop {
             let deadline = self.exit.deadline;
             tokio::select! {
-                // Events come last, so that a flood of them holds up nothing else.
+                // Events have the lowest priority, so that a flood of them delays nothing else.
                 biased;
                 command = self.commands.recv() => {
                     let Some(command) = command else { return };
-                    // It follows the events that have arrived, and only those.
+                    // It follows only the events that have already arrived.
                     for _ in 0..self.events.queued() {
                         let Some(event) = self.events.try_recv() else { break };
                         self.take(event);
@@ -187,7 +187,7 @@ impl EventLoop {
         }
     }
 
-    /// Routes a request in order between the updates, behind its record in the log: it was queued before its event was
+    /// Routes a request in order between the updates, after its record in the log: it was queued before its event was
     /// published.
     fn route_request(&mut self, id: &wire::MessageId) {
         self.queued.extend(std::iter::from_fn(|| self.requests.try_recv()));

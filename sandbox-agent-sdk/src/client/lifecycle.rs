@@ -80,7 +80,7 @@ impl Closing {
 
 #[derive(Debug)]
 enum Phase {
-    /// There is no connection. If connecting without a call of the application failed, the next call tries again.
+    /// There is no connection. If connecting in the background failed, the next call tries again.
     Idle(Option<Failed>),
     Connecting(Arc<Attempt>),
     Connected(Arc<Connection>),
@@ -368,7 +368,7 @@ impl Inner {
     }
 
     /// Closes the connection if no call is pending and no turn is running. A turn that begins at the same time either
-    /// keeps the connection open, or finds none and is not sent.
+    /// keeps the connection open or is not sent.
     pub(crate) async fn disconnect_if_idle(&self) -> bool {
         if check_runtime().is_err() {
             return false;
@@ -399,8 +399,8 @@ impl Inner {
         }
     }
 
-    /// Returns the connection, and waits for it while connecting. If connecting without a call of the application failed,
-    /// this tries again once, unless this call has waited for the failed attempt.
+    /// Returns the connection, and waits for it while connecting. If connecting in the background failed, this tries
+    /// again once, unless this call has waited for the failed attempt.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         check_runtime()?;
         let mut tried = false;

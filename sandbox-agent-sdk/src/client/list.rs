@@ -165,7 +165,7 @@ impl Pages {
         let page = match paged(&connection, &self.which, cursor).await {
             Err(Error::Unsupported { .. }) => {
                 let mut whole = self.whole(&connection).await?;
-                // The other way has no middle: what was given before is in it again.
+                // The other method starts from the beginning, so its result repeats entries that were already returned.
                 whole.sessions.retain(|session| !self.progress.gave(&session.session_id));
                 whole
             }
@@ -174,7 +174,7 @@ impl Pages {
         Ok((connection, page))
     }
 
-    /// All sessions in one page, from servers that list them in another way.
+    /// All sessions in one page, from servers with another list method.
     async fn whole(&self, connection: &Connection) -> Result<SessionPage, Error> {
         let mut page = match extended(connection).await {
             Err(Error::Unsupported { .. }) => plain(&self.inner, connection).await?,

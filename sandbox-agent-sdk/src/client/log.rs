@@ -48,7 +48,7 @@ pub struct EventLog {
 struct CatchingUp {
     reader: StreamReader,
     hole: Hole,
-    /// Whether the hole is in the present stream, unless the reader finds another one.
+    /// Whether the hole is in the current stream, unless the reader finds another one.
     is_present: bool,
 }
 
@@ -209,7 +209,7 @@ struct State {
 pub(super) enum Item {
     Entry(Box<LogEntry>),
     Hole(Hole),
-    /// So many entries were dropped here that cannot be read again.
+    /// This many entries that cannot be read again were dropped here.
     Lagged(u64),
 }
 
@@ -265,7 +265,7 @@ impl LogSink for LogQueue {
 }
 
 impl State {
-    /// Whether an entry is to be added, with those that are undecided.
+    /// Whether to add an entry, and the undecided ones with it.
     fn is_new(&mut self, entry: &LogEntry, budget: usize) -> bool {
         if is_restart(entry) {
             self.continuity.differs();

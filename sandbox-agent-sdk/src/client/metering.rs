@@ -130,7 +130,7 @@ impl Running<'_> {
 }
 
 impl Drop for Running<'_> {
-    /// The task of the turn was ended from outside.
+    /// The task of the turn was aborted.
     fn drop(&mut self) {
         if !self.done {
             let elapsed = now().saturating_duration_since(self.began);

@@ -314,8 +314,9 @@ impl ClientOptions {
 
     /// Sets how many bytes of updates may wait for one subscriber or turn. Default 64 MiB.
     ///
-    /// Further updates are dropped and counted. Agent requests, session changes and connection changes have separate
-    /// budgets of the same size (at least 1 MiB), so that many updates do not displace them.
+    /// Further updates are dropped and counted. Agent requests, [unclaimed](crate::Event::UnclaimedRequest) requests
+    /// and rare events, such as the end of a turn or session and a change of the connection, have separate budgets of
+    /// the same size (at least 1 MiB), so that many updates do not displace them.
     pub fn event_budget(mut self, bytes: usize) -> Self {
         self.event_budget = bytes;
         self

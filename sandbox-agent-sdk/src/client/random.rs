@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::io;
 
-/// An id of 128 random bits that cannot be guessed.
+/// Creates an id of 128 random bits that cannot be guessed.
 ///
 /// # Errors
-/// If the operating system provides no randomness. Such an id may be a credential, so there is no weaker source.
+/// If the operating system provides no randomness. Such an id may be a credential, so there is no weaker fallback.
 pub(crate) fn random_id() -> io::Result<String> {
     Ok(hex(&random_bytes::<16>()?))
 }
@@ -38,7 +38,7 @@ fn seeded<const N: usize>() -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Bytes that cannot be guessed.
+/// Creates bytes that cannot be guessed.
 ///
 /// # Errors
 /// If the operating system provides no randomness.

@@ -116,8 +116,8 @@ impl StreamReader {
         self.is_same
     }
 
-    /// Passes an agent request that this reader has read to this client's handlers. Returns whether it has read the
-    /// request.
+    /// Passes an agent request that this reader has read to this client's handlers. Returns `false` if it has not read
+    /// the request.
     ///
     /// Use it for a session whose owner has exited. The reader must stay alive until the request has a response.
     pub async fn offer(&mut self, request_id: &str) -> bool {
@@ -128,8 +128,8 @@ impl StreamReader {
         true
     }
 
-    /// Responds to an agent request that this reader has read. Returns whether it has read the request and the request
-    /// has no response yet.
+    /// Responds to an agent request that this reader has read. Returns `false` if it has not read the request, or if
+    /// the request already has a response.
     pub fn respond(&mut self, request_id: &str, result: &Value) -> bool {
         let request = self.opened().and_then(|opened| opened.take_request(request_id));
         request.is_some_and(|(_, responder)| responder.respond(result))

@@ -113,7 +113,7 @@ impl RequestRouter {
     }
 
     /// Whether a request of this session is addressed to this client. Every client of a shared endpoint receives it, and
-    /// the first response counts. So requests to other clients must not be answered here.
+    /// the first response counts. So this client must not respond to requests to other clients.
     fn is_ours(&self, session: Option<&str>) -> bool {
         !self.shared.is_shared || session.is_some_and(|session| self.hub.has_pending_call(session))
     }

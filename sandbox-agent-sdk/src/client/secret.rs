@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(format!("{secret:?} {secret:#?}"), "Secret(…) Secret(…)");
     }
 
-    /// The type promises it. Reading freed memory would need unsafe code.
+    /// The wrapper type guarantees this. A check that reads freed memory would need unsafe code.
     #[test]
     fn a_secret_is_overwritten_on_drop() {
         fn is_overwritten(_: &impl zeroize::ZeroizeOnDrop) {}

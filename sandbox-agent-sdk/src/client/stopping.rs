@@ -80,7 +80,7 @@ impl SandboxAgentClient {
     }
 }
 
-/// Asks the server to end a session, or otherwise the agent to close it.
+/// Ends a session through the server, or otherwise through the agent.
 pub(super) async fn terminate(connection: &Connection, id: &str) -> Result<TerminateResult, Error> {
     let params = json!({"sessionId": id});
     let can = connection.capabilities();

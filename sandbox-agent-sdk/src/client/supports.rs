@@ -12,7 +12,7 @@ use crate::extensions::Extension;
 /// Which optional methods exist, as calls have shown, by agent and method. An endpoint may have several agents.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
-    /// Guards what was found out; held for a look or a note.
+    /// Guards the known results; held for a look-up or a change.
     methods: Mutex<HashMap<(String, String), bool>>,
 }
 

@@ -122,7 +122,7 @@ impl Turn {
             Some(TurnState::Running) => driver.refuse(),
             Some(state) => {
                 if !inner.spawn(driver.run(dropped, state)) {
-                    // The client is gone, and the sender with the driver: the outcome says so.
+                    // The client was dropped, and the driver with its sender: the outcome reports that.
                     if state == TurnState::Idle {
                         inner.hub.end_turn(session.id());
                     }
@@ -162,7 +162,7 @@ impl Turn {
     /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle).
     /// [`text`](Self::text) and [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.
     pub fn with_idle_timeout(self, limit: Duration) -> Self {
-        // In this order: a turn that is sent to another session meanwhile looks at its limits there.
+        // In this order: a turn that is moved to another session meanwhile checks its limits there.
         self.limits.send_modify(|limits| limits.idle = Some(limit));
         self.session.client().inner().hub.time_progress(&self.current.id());
         self

@@ -144,7 +144,7 @@ fn wire_limits(limits: &Limits, kind: ServerKind) -> wire::Limits {
     wired
 }
 
-/// A name that cannot be guessed. It is a credential: any client that knows it can use the agent.
+/// Creates a name that cannot be guessed. It is a credential: any client that knows it can use the agent.
 fn server_id(agent: &str) -> Result<String, Error> {
     let readable: String = agent.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     let random = random_id().map_err(Error::randomness)?;

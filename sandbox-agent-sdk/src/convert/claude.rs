@@ -1,14 +1,14 @@
 //! What claude-agent-acp reports beyond the protocol, if a client requests it when it opens a session.
 //!
-//! - Retries of a failing model. With a model that returns HTTP 500, version 0.49.0 reports each of them. opencode
+//! - Retries of a failing model. With a model that returns HTTP 500, version 0.49.0 reports each retry. opencode
 //!   1.18.33, gemini-cli 0.61.0 and qwen-code 0.15.10 report nothing; codex-acp 0.16.0 writes to standard error.
 //! - The end of an interrupted run. Version 0.49.0 may respond to a cancelled prompt before its run has ended, and sends
-//!   text of the run until then, with message ids that did not occur before. The result of the run is its last message:
-//!   it arrived exactly once for each of 126 cancelled prompts.
+//!   text of the run until then, with new message ids. The result of the run is its last message: it arrived exactly
+//!   once for each of 126 cancelled prompts.
 
 use serde_json::{Map, Value, json};
 
-/// The notification in which claude-agent-acp passes on messages of its own SDK.
+/// The notification in which claude-agent-acp forwards messages of its SDK.
 pub(crate) const CLAUDE_MESSAGE: &str = "_claude/sdkMessage";
 
 /// The namespace of claude-agent-acp in `_meta`.

@@ -1,6 +1,6 @@
-//! What gemini-cli reports in its own way.
+//! Reports of gemini-cli that do not follow the protocol.
 //!
-//! Version 0.61.0 reports a mode that a client has set as text of the agent, `[MODE_UPDATE] yolo`, outside any turn.
+//! After a client has set a mode, version 0.61.0 reports the mode as agent text outside any turn: `[MODE_UPDATE] yolo`.
 
 use serde_json::{Value, json};
 

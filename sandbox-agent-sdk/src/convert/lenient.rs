@@ -193,7 +193,7 @@ impl<'de, T: Lenient<'de>> Lenient<'de> for Vec<T> {
     }
 }
 
-/// Where the value goes that is parsed next.
+/// Where to store the next parsed value.
 struct Place<'a, T>(&'a mut Option<T>);
 
 impl<'de, T: Lenient<'de>> DeserializeSeed<'de> for Place<'_, T> {

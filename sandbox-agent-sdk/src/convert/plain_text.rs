@@ -71,7 +71,7 @@ mod tests {
     use super::{LINE_CHARS, plain_line};
 
     #[test]
-    fn escapes_and_controls_are_gone_and_text_stays() {
+    fn escapes_and_control_characters_are_removed_and_text_stays() {
         for (text, plain) in [
             ("plain", "plain"),
             ("\u{1b}[31mred\u{1b}[0m", "red"),

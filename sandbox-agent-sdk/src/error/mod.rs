@@ -39,7 +39,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 /// | can I retry? | [`is_retryable`](Self::is_retryable) |
 /// | will every later call fail too? | [`is_terminal`](Self::is_terminal) |
 /// | may the call have taken effect? | [`maybe_executed`](Self::maybe_executed) |
-/// | did the agent die, and how? | [`termination`](Self::termination) |
+/// | has the agent ended, and how? | [`termination`](Self::termination) |
 /// | what did the server report? | [`problem`](Self::problem), [`http`](Self::http) |
 /// | what did the agent report? | [`rpc_error`](Self::rpc_error) |
 #[derive(Debug, Clone, thiserror::Error)]
@@ -75,7 +75,7 @@ pub enum Error {
         /// The operation that was cancelled.
         what: String,
     },
-    /// The budget of the session or of the client is exhausted. Nothing was sent.
+    /// The budget of the session or of the client is spent. Nothing was sent.
     #[error("{0}")]
     BudgetSpent(Box<BudgetEvent>),
     /// Neither the server nor the agent supports the method. Later calls of the method fail without being sent.
@@ -166,11 +166,11 @@ pub enum Error {
         #[source]
         source: Cause,
     },
-    /// An agent request got no response because too many rejections were already queued.
-    #[error("agent request got no response: {limit} rejections are already queued")]
+    /// An agent request got no response because too many refusals were already queued.
+    #[error("agent request got no response: {limit} refusals are already queued")]
     #[non_exhaustive]
     TooManyRequests {
-        /// The limit of queued rejections.
+        /// The limit of queued refusals.
         limit: usize,
     },
     /// The server redirects. Redirects are not followed, because the token must not reach another server.

@@ -107,7 +107,7 @@ impl fmt::Display for RpcError {
     }
 }
 
-/// Returns data as compact JSON, cut if it is long; `None` if there is nothing in it.
+/// Returns data as compact JSON, cut if it is long; `None` if it is empty.
 fn compact(data: &Value) -> Option<String> {
     let is_empty = match data {
         Value::Null => true,

@@ -18,7 +18,7 @@ use crate::convert::text::is_unsafe;
 use crate::error::{HttpError, Problem};
 
 /// Checks that any body either decodes to a value that survives a round trip, or causes an error. The error is safe to
-/// print, and quotes nothing of a body that may contain secrets.
+/// print, and does not quote a body that may contain secrets.
 pub fn control_response(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
     round_trip::<Health>(&body);

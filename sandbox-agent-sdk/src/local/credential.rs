@@ -13,7 +13,7 @@ pub(super) struct Credential {
     tree: Arc<ProcessTree>,
     port: u16,
     token: Secret,
-    /// The processes that hold the port, or `None` where that is not checked. Guards a list; held for a look-up.
+    /// The processes that hold the port, or `None` if that is not checked. Guards a list; held for a look-up.
     holders: Option<Mutex<Holders>>,
 }
 

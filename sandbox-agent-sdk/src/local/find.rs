@@ -85,8 +85,8 @@ impl Search {
     }
 }
 
-/// Finds a program in the absolute directories of a search path. Relative ones lead to the working directory, whose
-/// author may be anyone.
+/// Finds a program in the absolute directories of a search path. Relative ones lead to the working directory, which may
+/// come from an untrusted author.
 pub(crate) fn in_path(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     let directories = std::env::split_paths(path?).filter(|directory| directory.is_absolute());
     let mut candidates = directories.map(|directory| directory.join(name));

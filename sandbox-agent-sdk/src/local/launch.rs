@@ -237,7 +237,7 @@ mod tests {
 
     const START: Duration = Duration::from_millis(50);
 
-    /// Waits for a listener that the table of sockets never shows, while the port does `serve` with each connection.
+    /// Waits for a listener that the table of sockets never shows, while the port calls `serve` for each connection.
     async fn unseen<S: Future<Output = ()> + Send + 'static>(serve: fn(TcpStream) -> S) -> Failure {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let number = port.local_addr().unwrap().port();

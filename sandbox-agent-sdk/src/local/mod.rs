@@ -9,11 +9,11 @@
 //!   that other users can replace is rejected.
 //! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
 //!   others.
-//! - The token is sent to no other process. The client uses no proxy, and sends no token after the server has exited.
-//!   On Linux it sends the token only after the listening socket was found in the server's process tree, and not
-//!   after the server has lost its port.
-//! - The token is visible on the server's command line, because the server accepts it in no other way. On a
-//!   machine with untrusted users, hide command lines from them (`hidepid=2`, a container).
+//! - The client sends the token to no other process. It uses no proxy, and sends no token after the server has exited.
+//!   On Linux it sends the token only after the listening socket was found in the server's process tree, and not after
+//!   the server has lost its port.
+//! - The token is visible on the server's command line, because the server accepts it only there. On a machine with
+//!   untrusted users, hide command lines from them (`hidepid=2`, a container).
 //!
 //! | event | result |
 //! |---|---|

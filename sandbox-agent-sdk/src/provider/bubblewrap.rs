@@ -205,7 +205,7 @@ impl BubblewrapProvider {
         if self.network == Network::Own {
             // A network namespace belongs to the user namespace in which it was created, and only a process with
             // privileges in that one can join it. The sandbox itself is in an inner user namespace, so that `nsenter`
-            // of a user without privileges needs this outer one, which has nothing else of its own.
+            // of a user without privileges needs this outer one, which has no other purpose.
             add(&[&bwrap, "--unshare-user", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]);
             add(&["--info-fd", "3", "--"]);
         }
@@ -365,7 +365,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         let seen = at("seen");
-        // In place of the program that the launcher runs.
+        // Replaces the program that the launcher runs.
         program(&at("bwrap"), &format!("echo \"$@\" >> {0}; cat <&4 > {0}.variables", seen.display()));
         let provider =
             BubblewrapProvider::new("/bin/true", at("homes")).bwrap(at("bwrap")).env("KEY", "hush");
@@ -409,7 +409,7 @@ mod tests {
             assert!(!output.status.success(), "unshare {attack:?} worked");
             assert!(printed.contains("unshare failed"), "{printed}");
         }
-        // Nor may it allow them again.
+        // It cannot allow them again either.
         let setting = "echo 1 > /proc/sys/user/max_user_namespaces; unshare --user true";
         assert!(!run("/usr/bin/env", &["sh", "-c", setting]).status.success());
     }

@@ -16,7 +16,7 @@ use crate::local::token::random_token;
 /// The label that stores a container's token, so that another program can attach to it.
 const TOKEN_LABEL: &str = "sandbox-agent-sdk.token";
 
-/// Where the engine reads the variables of a container: its standard input, so that no file has them.
+/// Where the engine reads the variables of a container: its standard input, so that they are not in a file.
 const VARIABLES: &str = "/dev/stdin";
 
 /// How much of a command's output an error contains.

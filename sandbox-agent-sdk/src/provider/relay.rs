@@ -47,7 +47,7 @@ pub(super) struct RelayPrograms {
 }
 
 impl RelayPrograms {
-    /// Finds them with a function that returns the path of a program that other users cannot replace.
+    /// Finds the programs with a function that returns the path of a program that other users cannot replace.
     pub(super) fn find<E>(mut find: impl FnMut(&str) -> Result<PathBuf, E>) -> Result<Self, E> {
         Ok(Self { nsenter: find("nsenter")?, bash: find("bash")?, cat: find("cat")? })
     }

@@ -200,9 +200,9 @@ struct Registry {
 
 #[derive(Default)]
 struct Entries {
-    /// Oldest first. Handlers that receive requests before the others are at the end.
+    /// Oldest first. Handlers that receive requests before all others are at the end.
     list: Vec<Entry>,
-    /// How many those are.
+    /// How many handlers receive requests before all others.
     outermost: usize,
     last_id: u64,
 }

@@ -110,7 +110,7 @@ impl PermissionRequest {
     pub(crate) fn release(mut self) -> bool {
         // If copies are released concurrently, one of them is the last.
         match self.stake.take().and_then(Arc::into_inner) {
-            // An error means that the agent no longer waits. The stake is dropped afterwards, which changes nothing.
+            // An error means that the agent no longer waits. Dropping the stake afterwards then has no effect.
             Some(_stake) => self.inner.reply.give(&refusal(&self.inner.options)).is_ok(),
             None => false,
         }

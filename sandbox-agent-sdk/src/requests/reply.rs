@@ -101,10 +101,10 @@ pub enum ReplyError {
     /// The agent stops waiting when the turn is cancelled, and when the session or the connection ends.
     #[error("the request already has a response, or the agent no longer waits for one")]
     Stale,
-    /// This copy of the request only observes: another reader or a handler decides. The request stays open.
+    /// This clone of the request only observes: another reader or a handler decides. The request stays open.
     ///
-    /// Copies of [deciding](crate::Events::deciding) subscriptions and of turns can decide.
-    #[error("this copy of the request only observes")]
+    /// Clones in [deciding](crate::Events::deciding) subscriptions and in turns can decide.
+    #[error("this clone of the request only observes; it cannot respond")]
     OnlyObserves,
     /// The agent does not offer this option. The request stays open.
     #[error("the agent does not offer this response")]

@@ -27,7 +27,7 @@ use crate::sessions::UserAction;
 pub(super) struct Answers(pub(super) Weak<Shared>);
 
 impl Answers {
-    /// Whether the request is of a stored session of this process.
+    /// Whether the request belongs to a stored session of this process.
     pub(super) fn selects(&self, request: &AgentRequest) -> bool {
         self.tracker_of(request).is_some()
     }
@@ -56,7 +56,7 @@ impl RequestHandler for Answers {
     }
 }
 
-/// Has a permission request or a question decided, and stores the response before it is sent.
+/// Lets a permission request or a question be decided, and stores the response before it is sent.
 fn decide(
     shared: Weak<Shared>,
     inbox: Mailbox,
@@ -70,7 +70,7 @@ fn decide(
         payload["toolCallId"] = tool_call.clone();
     }
     let rpc_id = rpc_id_of(request.id());
-    // It is published now, in its order between the updates.
+    // It is published now, in order between the updates.
     let response = request.forward();
     Box::pin(async move {
         let response = response.await;
@@ -113,7 +113,7 @@ async fn serve(
     let rpc_id = rpc_id_of(request.id());
     match begin(&shared, &inbox, (turn.as_deref(), at), &rpc_id, request.method()).await {
         Ok(true) => {}
-        // It is that of the process that has begun with it, or owns the session: nothing is answered here.
+        // It belongs to the process that has begun with it or owns the session. This process sends no response.
         Ok(false) => return pending().await,
         Err(error) => {
             let what = format!("the request was not executed: {error}");
@@ -153,11 +153,11 @@ async fn begin(
             turn.is_some_and(|turn| running.as_deref() != Some(turn) && !shared.feed.is_running(turn))
         };
         if is_over(running) {
-            // The agent does not wait for it any more.
+            // The agent no longer waits for it.
             return Ok(false);
         }
         if turn.is_none() && fence != at {
-            // It is of a turn that another process began before this one acquired the session.
+            // It belongs to a turn that another process began before this one acquired the session.
             return Ok(false);
         }
         let entry = Entry::own(StoredEventKind::AgentRequest, payload.clone());
@@ -172,7 +172,7 @@ async fn begin(
             // An earlier attempt may have stored it, or another process has begun with it.
             Ok(appended) if is_repeated => return is_own(shared, inbox, &appended, &payload).await,
             Ok(_) => return Ok(false),
-            // Another process has the session, or this one has acquired it again.
+            // Another process owns the session, or this one has acquired it again.
             Err(StoreError::OwnershipLost { .. }) => {
                 if let Err(error @ StoreError::NotAllowed { .. }) =
                     shared.serves_unowned(inbox.session()).await
@@ -205,7 +205,7 @@ impl Shared {
     }
 }
 
-/// Whether the stored request has this payload, with the nonce of this process.
+/// Whether the stored request has this payload, which contains the nonce of this process.
 async fn is_own(
     shared: &Shared,
     inbox: &Mailbox,

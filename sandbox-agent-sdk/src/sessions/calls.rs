@@ -12,10 +12,10 @@ use super::store::{
 use crate::Error;
 use crate::client::deadline::deadline_after;
 
-/// How long to wait before a store that failed is tried again, at first and at most.
+/// The first and the longest pause before a failed store call is retried.
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
-/// How long a store is given at least for one attempt.
+/// The minimum timeout of one attempt.
 const SHORTEST: Duration = Duration::from_millis(500);
 
 impl Shared {
@@ -23,7 +23,7 @@ impl Shared {
         deadline_after(self.options.retry_for)
     }
 
-    /// When a flush ends: a tracker that waits for the store gives up before.
+    /// When a flush ends. A tracker that waits for the store gives up earlier.
     pub(super) fn flush_deadline(&self) -> Instant {
         deadline_after(self.options.retry_for.saturating_mul(2))
     }
@@ -37,7 +37,7 @@ impl Shared {
         Ok(self.in_time(self.store.events(query)).await?)
     }
 
-    /// The newest event of these kinds.
+    /// Returns the newest event of these kinds.
     pub(super) async fn newest<const N: usize>(
         &self,
         id: &str,
@@ -110,7 +110,7 @@ impl Shared {
         self.in_time(self.store.append(append)).await
     }
 
-    /// Waits for the store, but not for ever.
+    /// Waits for the store, within a timeout.
     pub(super) async fn in_time<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,

@@ -200,7 +200,7 @@ impl StoredClient {
         let before = shared.record(id).await?;
         let mut append = Append::to(id).patch(patch);
         if !open.is_empty() {
-            // Nothing of the session is stored any more, so that what is open ends here.
+            // No more events of the session are stored, so its open turns and requests end here.
             append.events = abandoned(&open, before.position);
         }
         let record = self.appended(append).await?;
@@ -251,7 +251,7 @@ impl StoredClient {
     /// [`Error::Store`] if the store fails.
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
         self.shared.untrack(id);
-        // A record that cannot be read can be deleted.
+        // An unreadable record can still be deleted.
         let record = self.shared.in_time(self.shared.store.get(id)).await.ok().flatten();
         let is_deleted = self.shared.in_time(self.shared.store.delete(id)).await?;
         if let Some(record) = record.filter(|_| is_deleted) {
@@ -282,7 +282,7 @@ impl StoredClient {
         self.shared.take_losses()
     }
 
-    /// Waits until everything that happened so far in a session is stored, or given up.
+    /// Waits until all events so far of a session are stored or reported as lost.
     pub(super) async fn flush_session(&self, id: &str) {
         if let Some(handle) = self.shared.tracked(id) {
             let _ = tokio::time::timeout_at(self.shared.deadline(), handle.flush()).await;
@@ -326,11 +326,11 @@ impl StoredClient {
         let disconnected = self.client.disconnect().await;
         let releases = idle.iter().map(|(id, _)| async move {
             if let Err(error) = self.session(id).release().await {
-                // The next owner stores a gap, in which nothing is.
+                // The next owner stores a gap that covers no events.
                 tracing::debug!(error = %crate::convert::text::OneLine(&error), session = id, "a session could not be released");
             }
         });
-        // A store that does not respond does not take more than the time.
+        // A store that does not respond cannot exceed the deadline.
         let _ = tokio::time::timeout_at(deadline, futures::future::join_all(releases)).await;
         disconnected
     }

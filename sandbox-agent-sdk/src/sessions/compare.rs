@@ -9,14 +9,14 @@ use super::shared::Shared;
 use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind, raw_update};
 use crate::{Error, Update, UpdateKind};
 
-/// A message of the user in a history, and what the agent answered, without white space.
+/// A user message in a history and the agent's answer, without white space.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Replayed {
     prompt: String,
     answer: String,
 }
 
-/// What an agent no longer knows of a session.
+/// The prompts and answers that an agent has forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unknown {
     pub(super) prompts: u64,
@@ -65,7 +65,7 @@ fn compare(stored: &[StoredTurn], replayed: &[Replayed]) -> Unknown {
     let is_said = replays_answers(replayed);
     let (mut rest, mut prompts, mut answers) = (replayed, 0, 0);
     for turn in stored.iter().filter(|turn| !turn.prompt.is_empty()) {
-        // A transcript has the beginnings of many turns in one message.
+        // A transcript contains the beginnings of many turns in one message.
         let first = turn.prompt.lines().next().unwrap_or_default();
         let quoted = Value::from(first).to_string();
         let quoted = without_space(&quoted[1..quoted.len() - 1]);
@@ -84,12 +84,12 @@ fn compare(stored: &[StoredTurn], replayed: &[Replayed]) -> Unknown {
     Unknown { prompts, answers: is_said.then_some(answers) }
 }
 
-/// Whether answers can be missing: the agent replays some, or nothing at all.
+/// Whether answers can be missing: the agent replays some answers, or replays nothing.
 fn replays_answers(replayed: &[Replayed]) -> bool {
     replayed.is_empty() || replayed.iter().any(|turn| !turn.answer.is_empty())
 }
 
-/// Whether a text has all chunks in their order.
+/// Whether a text contains all chunks in order.
 fn has_in_order(mut text: &str, chunks: &[String]) -> bool {
     chunks.iter().map(|chunk| without_space(chunk)).all(|chunk| match text.split_once(&chunk) {
         _ if chunk.is_empty() => true,
@@ -102,8 +102,9 @@ fn has_in_order(mut text: &str, chunks: &[String]) -> bool {
 }
 
 impl Shared {
-    /// What of a stored session is not among these turns. Prompts that the agent never got do not count, and neither do
-    /// prompts without text and their answers. The answers of the latest events are compared.
+    /// Returns which prompts and answers of a stored session are not among these turns. Prompts that the agent never
+    /// got do not count, and neither do prompts without text and their answers. The answers of the latest events are
+    /// compared.
     pub(super) async fn unknown(&self, id: &str, replayed: &[Replayed]) -> Result<Unknown, Error> {
         let mut turns: Vec<StoredTurn> = Vec::new();
         let kinds = [StoredEventKind::Prompt, StoredEventKind::TurnEnded];
@@ -117,7 +118,7 @@ impl Shared {
             None::<()>
         };
         self.find_event(EventQuery::of(id).kinds(kinds).limit(MAX_PAGE), visit).await?;
-        // Answers that are not compared are not read.
+        // Only answers that are compared are read.
         let mut answers = match replays_answers(replayed) && !turns.is_empty() {
             true => self.answers(id).await?,
             false => HashMap::new(),

@@ -19,7 +19,7 @@ pub(super) struct Early {
     /// By the id of the agent's session.
     held: HashMap<String, Held>,
     bytes: usize,
-    /// What says that messages are missing, of whatever sessions they were.
+    /// The gaps. The missing messages may belong to any session.
     gaps: Vec<Entry>,
     /// The first event of a session that is not among them because there was no room, and how many there were.
     overflow: Option<(Entry, u64)>,
@@ -29,14 +29,14 @@ pub(super) struct Early {
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) entries: Vec<Entry>,
-    /// The first event that did not fit, and how many there were.
+    /// The first event that did not fit, and the number of such events.
     pub(super) lost: Option<(Entry, u64)>,
     /// The hold on the latest event, if events are held back until they are stored.
     latest: Option<Hold>,
 }
 
 impl Held {
-    /// A session of which nothing has come since these gaps.
+    /// A session without events since these gaps.
     fn behind(gaps: &[Entry]) -> Self {
         Self { entries: gaps.to_vec(), ..Self::default() }
     }
@@ -68,7 +68,7 @@ impl Early {
         true
     }
 
-    /// Messages are missing, which may be of any session that is being created.
+    /// Messages are missing. They may belong to any session that is being created.
     pub(super) fn miss(&mut self, gap: &Entry) {
         if self.creating == 0 || self.gaps.len() == MAX_EVENTS {
             return;
@@ -77,7 +77,7 @@ impl Early {
         let gap = Entry { weight: 0, ..gap.clone() };
         for held in self.held.values_mut() {
             match &mut held.lost {
-                // It is behind what did not fit, and is counted with it.
+                // It follows events that did not fit, and is counted with them.
                 Some((_, count)) => *count += 1,
                 None => held.entries.push(gap.clone()),
             }
@@ -90,7 +90,7 @@ impl Early {
         self.held.get(session)?.latest.as_ref()
     }
 
-    /// Gives the events of a session that is known now.
+    /// Returns the events of a session whose id is now known.
     pub(super) fn claim(&mut self, session: &str) -> Held {
         let held = self.held.remove(session).unwrap_or_else(|| {
             // Events of this session may be among those for which there was no room.

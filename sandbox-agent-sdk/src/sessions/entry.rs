@@ -13,29 +13,29 @@ use crate::client::event::{Hold, Weight};
 use crate::requests::{ELICITATION, REQUEST_PERMISSION, REQUEST_QUESTION};
 use crate::stream::{LogRecord, StreamPosition as Position};
 
-/// What is stored of an event, before it has an incarnation and a turn.
+/// The stored form of an event, before it has an incarnation and a turn.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) kind: StoredEventKind,
     pub(super) payload: Value,
-    /// Where it stands in a stream that other processes can read.
+    /// Its position in a stream that other processes can read.
     pub(super) position: Option<Position>,
     /// The JSON-RPC id of an agent request.
     pub(super) rpc_id: Option<String>,
-    /// The id of its turn, if that is not the one that is running.
+    /// The id of its turn, unless that is the running turn.
     pub(super) turn_id: Option<String>,
     /// Its approximate size in bytes.
     pub(super) weight: usize,
-    /// The stream that it came on, as the feed counts them.
+    /// The number of its stream, as counted by the feed.
     pub(super) stream: u64,
-    /// Whether nothing after it counts as stored until it is.
+    /// Whether later events count as stored only after this one is stored.
     pub(super) is_held: bool,
-    /// Holds it back from the application until it is stored.
+    /// Delays its delivery to the application until it is stored.
     pub(super) holder: Option<Arc<Holder>>,
 }
 
 impl Entry {
-    /// What is stored of an entry of the log, if anything is.
+    /// Returns the stored form of a log entry, if it is stored.
     pub(super) fn of_record(record: &LogRecord, position: Option<Position>) -> Option<Self> {
         let (request_id, method, params) = match record {
             LogRecord::Event(event) => return Self::of(event, position),
@@ -53,7 +53,7 @@ impl Entry {
         Some(Self { position, rpc_id, weight, ..Self::own(kind, params.clone()) })
     }
 
-    /// What is stored of an event, if anything is.
+    /// Returns the stored form of an event, if it is stored.
     pub(super) fn of(event: &Event, position: Option<Position>) -> Option<Self> {
         let (kind, payload) = match event {
             Event::Update(update) => (StoredEventKind::Update, NewEvent::update_payload(update)),
@@ -72,12 +72,12 @@ impl Entry {
         Some(Self { position, weight: event.weight(), ..Self::own(kind, payload) })
     }
 
-    /// Messages of the stream that are not stored, by their numbers as far as these are known.
+    /// Messages of the stream that are not stored, by their numbers where known.
     pub(super) fn gap(from: Option<u64>, to: Option<u64>) -> Self {
         Self::own(StoredEventKind::Gap, json!({"from": from, "to": to}))
     }
 
-    /// An event that is not of the stream.
+    /// An event that does not come from the stream.
     pub(super) fn own(kind: StoredEventKind, payload: Value) -> Self {
         Self {
             kind,
@@ -116,7 +116,7 @@ impl Entry {
         hold
     }
 
-    /// Gives it to the application.
+    /// Delivers it to the application.
     pub(super) fn release(&self) {
         if let Some(holder) = &self.holder {
             holder.release();
@@ -128,7 +128,7 @@ impl Entry {
         let turn_id = self.turn_id.as_deref().or(turn_id);
         let key = match (&self.rpc_id, self.position) {
             (None, Some(position)) => EventKey::Stream { incarnation, offset: position.offset },
-            // Every reader of the stream sees the request under this id.
+            // Every reader of the stream sees the request with this id.
             (Some(rpc_id), _) => {
                 EventKey::Id { id: key_of(self.kind.as_str(), incarnation, turn_id, rpc_id) }
             }
@@ -147,7 +147,7 @@ impl Entry {
         event
     }
 
-    /// The stream and the offset that do not count as stored until this is.
+    /// The stream and offset from which events count as stored only after this one is stored.
     pub(super) fn held_at(&self) -> Option<(u64, u64)> {
         Some((self.stream, self.position.filter(|_| self.is_held)?.offset))
     }
@@ -160,12 +160,12 @@ impl Entry {
         }
     }
 
-    /// Whether it shows that a turn runs.
+    /// Whether it proves that a turn runs.
     pub(super) fn is_of_a_turn(&self) -> bool {
         is_of_a_turn(&self.kind, &self.payload)
     }
 
-    /// Whether it stands for events that are missing, among which may be the response to a prompt.
+    /// Whether it represents missing events, which may include the response to a prompt.
     pub(super) fn is_loss(&self) -> bool {
         matches!(self.kind, StoredEventKind::Gap | StoredEventKind::Lost)
     }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 
-/// Whether a prompt did not run because the session, the agent or the connection was gone.
+/// Whether a prompt did not run because the session, the agent or the connection had ended.
 pub(super) fn is_lost_unsent(error: &Error) -> bool {
     match error {
         Error::AgentEnded(_) | Error::ConnectionEnded { .. } => !error.maybe_executed(),
@@ -11,9 +11,9 @@ pub(super) fn is_lost_unsent(error: &Error) -> bool {
     }
 }
 
-/// Whether a failure says that the agent does not have the session.
+/// Whether a failure means that the agent does not have the session.
 pub(super) fn is_unknown_session(error: &Error) -> bool {
-    /// The code of agents for something that they do not have.
+    /// The code with which agents report that a resource does not exist.
     const NOT_FOUND: i64 = -32002;
     match error {
         Error::Http(http) => {
@@ -46,7 +46,7 @@ pub(super) fn is_unknown_session(error: &Error) -> bool {
     }
 }
 
-/// Whether a text says that a session is unknown: these words are next to each other, but for the id of the session.
+/// Whether a text says that a session is unknown: these words are next to each other, except for the id of the session.
 fn says_unknown_session(text: &str) -> bool {
     const SESSION: [&str; 8] = [
         "session",
@@ -58,7 +58,7 @@ fn says_unknown_session(text: &str) -> bool {
         "conversation",
         "thread",
     ];
-    /// Words that say nothing between the others.
+    /// Filler words that may occur between the others.
     const FILLERS: [&str; 9] = ["id", "is", "was", "does", "did", "could", "be", "the", "with"];
     let text = text.to_lowercase();
     let quotes = |c: char| matches!(c, '\'' | '"' | '`');
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_no_unknown_session_unless_the_server_says_so() {
+    fn a_refused_request_is_not_an_unknown_session_unless_the_server_reports_it() {
         let table = [
             (400, r#"{"detail":"session/prompt requires params.agent when sessionId 's' is unknown"}"#, true),
             (400, r#"{"title":"Bad Request","detail":"invalid JSON body: expected value"}"#, false),

@@ -26,30 +26,30 @@ use state::{Route, RunningTurn, State, remove_of};
 
 pub(super) type Mailbox = Arc<Inbox<Command>>;
 
-/// Sees everything, in the order of the stream, and gives each tracker what belongs to its session.
+/// Receives all entries in stream order, and passes each tracker the entries of its session.
 #[derive(Debug)]
 pub(super) struct Feed {
     /// Guards the routes; held for a look-up and a push. The hub's lock may be held around it, never the other way.
     state: Mutex<State>,
     /// Whether other processes can read the same stream, so that positions in it mean something to them.
     is_numbered: Arc<AtomicBool>,
-    /// How many events may pass before the progress is stored without an append.
+    /// How many events may arrive before the progress is stored without an append.
     advance_every: usize,
-    /// Whether there is no connection although the application did not disconnect: what needs one connects.
+    /// Whether the connection was lost without a disconnect by the application. The next call that needs it reconnects.
     asleep: AtomicBool,
-    /// Whether the connection is being ended because nothing happens.
+    /// Whether the connection is being ended because it is idle.
     falling_asleep: AtomicBool,
-    /// Whether nothing stores what is pushed any more.
+    /// Whether the feed is closed: pushed entries are no longer stored.
     closed: AtomicBool,
-    /// Whether the application gets events after they were stored.
+    /// Whether the application receives events only after they were stored.
     holds: bool,
-    /// Events that did not fit.
+    /// Events that did not fit into a mailbox.
     overflow: Arc<Overflow>,
     /// Whether the progress is to be stored.
     is_due: AtomicBool,
 }
 
-/// A moment: what was bound before a later loss of the agent is gone with it.
+/// A moment. A later loss of the agent ends all bindings made before the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) clock: u64,
@@ -57,7 +57,7 @@ pub(super) struct Moment {
 }
 
 impl Feed {
-    /// A feed that sees everything from now on.
+    /// Creates a feed that receives all entries from now on.
     pub(super) fn attached(hub: &Hub, durability: Durability, advance_every: usize) -> Arc<Self> {
         let state = State::default();
         let overflow = Arc::clone(&state.overflow);
@@ -76,7 +76,7 @@ impl Feed {
         feed
     }
 
-    /// Nothing stores what is pushed any more.
+    /// Closes the feed: pushed entries are no longer stored.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.overflow.news.notify_one();
@@ -87,12 +87,12 @@ impl Feed {
         self.overflow.news.notified()
     }
 
-    /// Whether there is no connection although the application did not disconnect.
+    /// Whether the connection was lost without a disconnect by the application.
     pub(super) fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::Acquire) || self.falling_asleep.load(Ordering::Acquire)
     }
 
-    /// The connection is being ended because nothing happens, or this is over.
+    /// Sets whether the connection is being ended because it is idle.
     pub(super) fn set_falling_asleep(&self, falling: bool) {
         self.falling_asleep.store(falling, Ordering::Release);
     }
@@ -140,7 +140,7 @@ impl Feed {
         let is_live = !state.is_gone(since.clock);
         let before = state.routes.insert(agent_session.to_owned(), route);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.inbox, inbox)) {
-            // The agent gave its id to another session.
+            // The agent assigned the id to another session.
             before.inbox.note(Command::Gone);
         }
         is_live
@@ -164,7 +164,7 @@ impl Feed {
     /// got of it is discarded.
     pub(super) fn decide(&self, agent_session: &str, inbox: &Mailbox, since: Option<Moment>) {
         if let Some(since) = since.filter(|_| !self.is_of_another(agent_session, inbox)) {
-            // Before the proposal ends, so that nothing is missed in between. What comes twice is stored once.
+            // Before the proposal ends, so that no event is missed. An event that arrives twice is stored once.
             self.route(agent_session, inbox, since);
             self.lock().withdraw(inbox);
             return;
@@ -183,20 +183,20 @@ impl Feed {
         }
     }
 
-    /// Like [`route`](Self::route), unless the agent has given the id to another session.
+    /// Like [`route`](Self::route), unless the agent has assigned the id to another session.
     pub(super) fn route_if_free(&self, agent_session: &str, inbox: &Mailbox, since: Moment) {
         if !self.is_of_another(agent_session, inbox) {
             self.route(agent_session, inbox, since);
         }
     }
 
-    /// Whether the agent has given the id to the session of another tracker.
+    /// Whether the agent has assigned the id to the session of another tracker.
     pub(super) fn is_of_another(&self, agent_session: &str, inbox: &Mailbox) -> bool {
         let state = self.lock();
         state.routes.get(agent_session).is_some_and(|route| !Arc::ptr_eq(&route.inbox, inbox))
     }
 
-    /// Ends the routes of a tracker, but for this agent's session.
+    /// Ends the routes of a tracker, except that of this agent's session.
     pub(super) fn unroute(&self, inbox: &Mailbox, but: Option<&str>) {
         let mut state = self.lock();
         state.end_routes(inbox, but);
@@ -218,7 +218,7 @@ impl Feed {
         Creating(Arc::clone(self))
     }
 
-    /// Gives what came for a session while it was created to its tracker.
+    /// Passes the events that arrived while a session was created to its tracker.
     pub(super) fn claim_early(&self, agent_session: &str, inbox: &Mailbox) {
         let mut state = self.lock();
         let held = state.early.claim(agent_session);
@@ -239,7 +239,7 @@ impl Feed {
         let mut state = self.lock();
         state.last_active = Some(SystemTime::now().into());
         if !state.is_echoing {
-            // Nothing shows that the response to an earlier prompt will arrive here.
+            // It is not known whether the response to an earlier prompt will arrive here.
             state.awaited.retain(|_, waiting| !Arc::ptr_eq(waiting, inbox));
         }
         state.put_turn(agent_session, RunningTurn::new(turn.to_owned(), Arc::clone(inbox)));
@@ -285,12 +285,12 @@ impl Feed {
         state.claimed.insert(agent_session.to_owned(), claimed);
     }
 
-    /// It is known, and shown by the tracker, which turn is running.
+    /// The tracker has determined, and shows, which turn is running.
     pub(super) fn end_claim(&self, inbox: &Mailbox) {
         self.lock().end_claim(inbox);
     }
 
-    /// Whether the tracker does not know yet which turn is running.
+    /// Whether the tracker has not yet determined which turn is running.
     pub(super) fn is_claiming(&self, inbox: &Mailbox) -> bool {
         let state = self.lock();
         let mut bound = state.bound.get(inbox.session()).into_iter().flatten();
@@ -308,7 +308,7 @@ impl Feed {
         held.into_iter().for_each(|at| state.settle(at));
     }
 
-    /// What a tracker has not stored need not be stored.
+    /// The pending events of a tracker need not be stored.
     pub(super) fn discard(&self, items: impl IntoIterator<Item = Item<Command>>) {
         self.settle(items.into_iter().filter_map(|item| match item {
             Item::Event(entry) => entry.held_at(),
@@ -338,7 +338,7 @@ impl Feed {
         self.is_due.swap(false, Ordering::AcqRel)
     }
 
-    /// When something last happened in any session, stored or not.
+    /// The time of the last activity in any session, stored or not.
     pub(super) fn last_active(&self) -> Option<Timestamp> {
         self.lock().last_active
     }
@@ -348,12 +348,12 @@ impl Feed {
         self.overflow.take()
     }
 
-    /// Gives an entry to a tracker. One that does not fit is reported.
+    /// Passes an entry to a tracker. An entry that does not fit is reported.
     pub(super) fn give(&self, inbox: &Mailbox, entry: Entry) -> Pushed {
         self.overflow.give(inbox, entry)
     }
 
-    /// Gives an entry to the tracker of its session. Returns a hold if the application is to get it later.
+    /// Passes an entry to the tracker of its session. Returns a hold if the application receives it later.
     fn deliver(&self, state: &mut State, session: &str, mut entry: Entry) -> Option<Hold> {
         entry.stream = state.stream;
         entry.is_held = entry.position.is_some();
@@ -378,7 +378,7 @@ impl Feed {
             route.latest.clone_from(&hold);
             self.give(&route.inbox, entry).is_held()
         } else if let Some(gone) = state.gone.get_mut(session).filter(|gone| gone.takes(&entry.kind)) {
-            // It is of the stream before: nothing of the present one waits for it.
+            // It belongs to the previous stream, so no event of the current one waits for it.
             (at, entry.is_held) = (None, false);
             hold = self.holds.then(|| entry.hold_back());
             gone.has_ended |= entry.kind == StoredEventKind::Ended;
@@ -387,7 +387,7 @@ impl Feed {
         } else if state.candidates.contains_key(session) {
             return hold;
         } else if self.holds && state.turns.contains_key(session) {
-            // This process does not own the session of its turn any more, and does not store what happens in it.
+            // This process no longer owns the session of the turn, and does not store its events.
             return Some(entry.hold_back());
         } else if state.early.creating > 0 {
             hold = self.holds.then(|| entry.hold_back());
@@ -428,7 +428,7 @@ impl Drop for Offers {
     }
 }
 
-/// Holds what comes for unknown sessions.
+/// Holds events of unknown sessions.
 #[derive(Debug)]
 pub(super) struct Creating(Arc<Feed>);
 

@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use crate::client::event::Hold;
 
-/// Holds an item back in the queues of its readers. Dropping it discards the item, unless it was released.
+/// Delays an item in the queues of its readers. Dropping it discards the item, unless it was released.
 #[derive(Debug)]
 pub(super) struct Holder(Hold);
 

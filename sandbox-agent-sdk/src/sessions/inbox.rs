@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 use super::entry::Entry;
 use super::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The mailbox of one tracker. Events are bounded in number and bytes, what does not fit is counted in its order.
+/// The mailbox of one tracker. Events are bounded in number and bytes. Events that do not fit are counted in order.
 #[derive(Debug)]
 pub(super) struct Inbox<C> {
     session: String,
     capacity: usize,
     max_bytes: usize,
-    /// Guards what waits; held for a push or a take.
+    /// Guards the queued items; held for a push or a take.
     state: Mutex<State<C>>,
     filled: Notify,
     /// Whether the tracker is doing something that may wait for the agent.
@@ -29,34 +29,34 @@ struct State<C> {
     closed: bool,
 }
 
-/// What became of an event.
+/// The outcome of pushing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushed {
     /// It waits to be stored.
     Queued,
-    /// It did not fit. The mark of the loss that waits to be stored stands for it.
+    /// It did not fit. A loss marker that waits to be stored represents it.
     FirstLost,
-    /// It did not fit, as the ones before it.
+    /// It did not fit, like the ones before it.
     Lost,
     /// The tracker has ended.
     Closed,
 }
 
 impl Pushed {
-    /// Whether the tracker will store it, itself or by the mark of a loss.
+    /// Whether the tracker will store the event or a loss marker for it.
     pub(super) fn is_held(self) -> bool {
         matches!(self, Self::Queued | Self::FirstLost)
     }
 }
 
-/// What waits for a tracker.
+/// An item in the mailbox of a tracker.
 #[derive(Debug)]
 pub(super) enum Item<C> {
-    /// Something happened in the session.
+    /// An event of the session.
     Event(Entry),
-    /// So many events did not fit, of which this was the first.
+    /// This many events did not fit. The first of them is given.
     Lost(Box<Entry>, u64),
-    /// Something is asked of the tracker, or has to be noticed in order.
+    /// A command, or a notification that must be handled in order.
     Command(C),
 }
 
@@ -90,7 +90,7 @@ impl<C> Inbox<C> {
         self.lock().closed
     }
 
-    /// Adds an event. What does not fit is counted in its position.
+    /// Adds an event. An event that does not fit is counted at its position.
     pub(super) fn push(&self, entry: Entry) -> Pushed {
         self.add(|state| {
             let has_room = state.bytes + entry.weight <= self.max_bytes || state.events == 0;
@@ -104,7 +104,7 @@ impl<C> Inbox<C> {
         })
     }
 
-    /// Counts events as lost in this position, of which this was the first.
+    /// Counts events as lost at this position. This was the first of them.
     pub(super) fn lose(&self, first: Entry, count: u64) -> Pushed {
         self.add(|state| state.lose(first, count))
     }
@@ -120,7 +120,7 @@ impl<C> Inbox<C> {
         pushed
     }
 
-    /// Adds a command. Gives it back if the tracker has ended.
+    /// Adds a command. Returns it if the tracker has ended.
     pub(super) fn command(&self, command: C) -> Result<(), C> {
         let mut state = self.lock();
         if state.closed {
@@ -138,7 +138,7 @@ impl<C> Inbox<C> {
         let _ = self.command(command);
     }
 
-    /// Waits until there is something; `false` if the mailbox was closed.
+    /// Waits until the mailbox is not empty; `false` if it was closed.
     pub(super) async fn filled(&self) -> bool {
         loop {
             let filled = self.filled.notified();
@@ -158,12 +158,12 @@ impl<C> Inbox<C> {
         state.events >= batch || state.items.iter().any(|item| matches!(item, Item::Command(_)))
     }
 
-    /// Waits for the next thing that comes.
+    /// Waits for the next item.
     pub(super) async fn more(&self) {
         self.filled.notified().await;
     }
 
-    /// Takes the events before the first command, up to this many, or the command.
+    /// Takes the events before the first command, at most this many; or the command, if it is first.
     pub(super) fn take(&self, batch: usize) -> Vec<Item<C>> {
         let mut state = self.lock();
         let is_event = |item: &&Item<C>| !matches!(item, Item::Command(_));
@@ -181,7 +181,7 @@ impl<C> Inbox<C> {
         taken
     }
 
-    /// Takes everything but the commands that `waits` selects, which stay in their order.
+    /// Takes everything except the commands that `waits` selects, which stay in order.
     pub(super) fn take_all_but(&self, waits: impl Fn(&C) -> bool) -> Vec<Item<C>> {
         let mut state = self.lock();
         let items = std::mem::take(&mut state.items);
@@ -194,19 +194,19 @@ impl<C> Inbox<C> {
         taken.into()
     }
 
-    /// Takes the events, and leaves the commands.
+    /// Takes the events and leaves the commands.
     pub(super) fn take_events(&self) -> Vec<Item<C>> {
         self.take_all_but(|_| true)
     }
 
-    /// Ends the mailbox if nothing is in it, and returns whether it did.
+    /// Closes the mailbox if it is empty. Returns whether it closed it.
     pub(super) fn close_if_empty(&self) -> bool {
         let mut state = self.lock();
         state.closed |= state.items.is_empty();
         state.closed
     }
 
-    /// Ends the mailbox, and gives what is left in it.
+    /// Closes the mailbox and returns the remaining items.
     pub(super) fn close(&self) -> VecDeque<Item<C>> {
         let mut state = self.lock();
         state.closed = true;

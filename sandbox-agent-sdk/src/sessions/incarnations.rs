@@ -6,7 +6,7 @@ use super::store::{ScannedTo, StoreError};
 /// A stream of which the incarnation was determined.
 #[derive(Debug, Clone)]
 pub(super) struct KnownStream {
-    /// Its number, as the feed counts them.
+    /// The number of the stream, as counted by the feed.
     number: u64,
     incarnation: u64,
     endpoint: String,
@@ -18,7 +18,7 @@ impl Shared {
     /// How far this process has read the stream, if its incarnation is known.
     pub(super) fn scanned_to(&self) -> Option<ScannedTo> {
         let (stream, at) = self.feed.scanned_to()?;
-        // A stream after a restart has no incarnation until a session was acquired on it.
+        // After a restart a stream has no incarnation until a session is acquired on it.
         let known = lock(&self.stream).clone().filter(|known| known.number == stream)?;
         let position = self.position(known.incarnation, at);
         Some(ScannedTo { owner: self.owner.clone(), endpoint: known.endpoint, position })
@@ -31,7 +31,7 @@ impl Shared {
         if let Some(known) = self.known(stream, endpoint) {
             return Ok(known.incarnation);
         }
-        // Nobody else reads the stream of an endpoint of its own.
+        // No other process reads the stream of an unshared endpoint.
         if self.path_of(endpoint).is_some() {
             return self.raise(stream, endpoint).await;
         }
@@ -40,7 +40,7 @@ impl Shared {
         Ok(assumed)
     }
 
-    /// The incarnation of the server on this stream, which an event of that incarnation was found on.
+    /// Sets the incarnation of the server on this stream, after an event of that incarnation was found on it.
     pub(super) async fn proven_incarnation(&self, stream: u64, endpoint: &str, proven: u64) -> u64 {
         let _one_at_a_time = self.raising.lock().await;
         // Several processes may have numbered the same stream: the highest number wins, because positions never go back.
@@ -63,7 +63,7 @@ impl Shared {
             Some(known) => known.incarnation,
             None => self.raise(stream, endpoint).await?,
         };
-        // A session that was moved here may have a higher number from the server that it was on before.
+        // A session that was moved here may have a higher number from its previous server.
         Ok(number.max(last + 1))
     }
 

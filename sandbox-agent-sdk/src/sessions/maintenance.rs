@@ -13,7 +13,7 @@ use crate::sessions::{RetentionPolicy, SessionStatus};
 use crate::turns::TurnState;
 use crate::{Error, ServerKind};
 
-/// Maintenance runs no more often than this, whatever the policy says.
+/// The minimum interval of maintenance, regardless of the policy.
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 /// How many idle agents are ended at the same time.
 const ENDING: usize = 16;
@@ -70,7 +70,7 @@ impl StoredClient {
     ) -> Result<Vec<SessionRecord>, Error> {
         let mut deleted = Vec::new();
         for record in self.expired(policy, now).await? {
-            // It may have changed since it was found, and is not deleted then.
+            // It is not deleted if it has changed since it was found.
             if self.shared.in_time(self.shared.store.delete_unchanged(&record)).await? {
                 self.shared.untrack(&record.id);
                 self.leave_endpoint_of(&record).await;
@@ -138,7 +138,7 @@ impl StoredClient {
         }
     }
 
-    /// Ends the one agent of the connection, if everything in it is idle.
+    /// Ends the only agent of the connection, if all its sessions are idle.
     async fn end_idle_agent(
         &self,
         policy: &RetentionPolicy,
@@ -202,7 +202,8 @@ impl StoredClient {
     pub async fn shut_down(&self, which: Suspend) -> Result<u64, Error> {
         check_runtime()?;
         let deadline = self.shared.flush_deadline();
-        // What happened comes first. A session that cannot be stored must not take the time to suspend the others.
+        // Pending events are stored first. A session that cannot be stored must not use up the time to suspend the
+        // others.
         let stored = self.flush_until(self.shared.deadline()).await;
         let which = match which {
             Suspend::Own => store::Suspend::Own(self.shared.owner.clone()),

@@ -12,14 +12,14 @@ const POSITIONS: usize = 4096;
 pub(super) struct Progress {
     /// The latest positions of the stream.
     passed: VecDeque<Position>,
-    /// How many things are not stored yet at an offset. Nothing behind the first one counts as stored.
+    /// How many events at each offset are not stored yet. No event after the first of these offsets counts as stored.
     unstored: BTreeMap<u64, usize>,
-    /// How many events have passed since the progress was stored.
+    /// How many events have arrived since the progress was stored.
     unreported: usize,
 }
 
 impl Progress {
-    /// An event of the stream was seen. Returns how many were since the progress was stored.
+    /// Records an event of the stream. Returns how many have arrived since the progress was stored.
     pub(super) fn pass(&mut self, position: Position) -> usize {
         if self.passed.back().is_some_and(|last| last.incarnation != position.incarnation) {
             // Another stream, whose offsets do not compare.
@@ -53,7 +53,7 @@ impl Progress {
         self.passed.back().copied()
     }
 
-    /// Up to where everything is stored.
+    /// The position up to which everything is stored.
     pub(super) fn stored_to(&self) -> Option<Position> {
         let first = self.unstored.keys().next().copied().unwrap_or(u64::MAX);
         self.passed.iter().rev().find(|position| position.offset < first).copied()

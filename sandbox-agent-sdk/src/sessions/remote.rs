@@ -26,7 +26,7 @@ pub(super) struct RemoteTurn {
     cancels: mpsc::Sender<Cancel>,
 }
 
-/// What is followed.
+/// The turn that is followed.
 pub(super) struct Followed {
     /// The id of the stored session.
     pub(super) id: String,
@@ -43,7 +43,7 @@ pub(super) struct Followed {
 }
 
 impl RemoteTurn {
-    /// Follows a turn behind what was read of it.
+    /// Follows a turn after the events that were already read.
     pub(super) fn follow(
         client: &SandboxAgentClient,
         shared: &std::sync::Arc<Shared>,
@@ -51,7 +51,7 @@ impl RemoteTurn {
     ) -> Self {
         let (cancels, asked) = mpsc::channel(1);
         let shared = std::sync::Arc::downgrade(shared);
-        // Without a client nothing is stored any more.
+        // Without a client nothing more is stored.
         client.inner().spawn(async move { followed.run(shared, asked).await });
         Self { cancels }
     }
@@ -162,7 +162,7 @@ impl Followed {
     }
 
     /// Offers an agent request to the application. If the agent of this process has given the id of the session to
-    /// another session, nothing could tell their requests apart, and it is answered as cancelled.
+    /// another session, nothing could tell their requests apart, and the response is "cancelled".
     async fn offer(&mut self, shared: &Shared, request: &str) {
         if shared.feed.is_of_another(&self.agent_session, &self.inbox) {
             tracing::warn!(
@@ -176,7 +176,7 @@ impl Followed {
     }
 
     fn push(&self, shared: &Shared, entry: Option<Entry>) {
-        // It is not of the stream of this process, whose progress it does not change.
+        // It does not come from the stream of this process, so it does not change the progress.
         let _ = entry.map(|entry| shared.feed.give(&self.inbox, Entry { stream: u64::MAX, ..entry }));
     }
 
@@ -188,7 +188,7 @@ impl Followed {
         Some(hold)
     }
 
-    /// The end of the turn cannot be seen any more.
+    /// The end of the turn can no longer be observed.
     fn lose(&self, shared: &Shared) {
         self.push(shared, Some(Entry::gap(None, None)));
         self.inbox.note(Command::ForeignTurnLost);

@@ -6,7 +6,7 @@ use super::shared::Shared;
 use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind, raw_update};
 use crate::Error;
 
-/// What the history begins with.
+/// The first line of the history.
 const INTRODUCTION: &str = "This conversation began in another session that you cannot see. What follows is its recent \
                             history, the oldest entry first; the last message after it is new and for you to answer.";
 
@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "This conversation began in another session that you 
 pub(super) const PROMPTS: usize = 3;
 /// A message is not shortened to less than this many characters.
 const SHORTEST: usize = 100;
-/// How many characters one may become when it is written.
+/// The maximum length of an escaped character.
 const ESCAPED: usize = 6;
 /// How many pages of events are read at most.
 pub(super) const PAGES: usize = 64;
@@ -61,7 +61,7 @@ impl Message {
         }
     }
 
-    /// The beginning as a line of this many characters at most; `None` if that would not say much.
+    /// The beginning as a line of at most this many characters; `None` if that would be too short.
     fn shortened(&self, chars: usize) -> Option<String> {
         if chars < SHORTEST {
             return None;
@@ -76,7 +76,7 @@ impl Message {
             if over == 0 {
                 return Some(line);
             }
-            // What has to be escaped takes more room than it has characters.
+            // An escaped character takes more than one character.
             length = length.checked_sub(over.div_ceil(ESCAPED)).filter(|length| *length > 0)?;
         }
     }
@@ -91,7 +91,7 @@ struct Messages {
 }
 
 impl Messages {
-    /// Takes in the event before all others.
+    /// Adds the event that precedes all events so far.
     fn take(&mut self, event: &StoredEvent) {
         let payload = &event.payload;
         if event.kind == StoredEventKind::Prompt {
@@ -116,7 +116,7 @@ impl Messages {
                 let known = self.newest_first.iter_mut().rev().take_while(|message| !message.is_prompt());
                 let known = known.into_iter().find(|message| message.tool.as_ref() == Some(&tool));
                 match known {
-                    // What is newer counts.
+                    // The newer update takes precedence.
                     Some(Message { content: Value::Object(members), .. }) => {
                         let older = call.as_object().cloned().unwrap_or_default();
                         for (name, value) in older {
@@ -181,7 +181,7 @@ impl Messages {
     }
 }
 
-/// A message as a line that fits, shortened if it has to be.
+/// A message as a line that fits, shortened if necessary.
 fn fitting(message: &Message, room: usize, shortened: usize) -> Option<String> {
     let line = message.line();
     match line.chars().count() < room {
@@ -215,7 +215,7 @@ impl Shared {
                 }
             }
             match page.next.filter(|_| !messages.is_enough(limits)) {
-                // The answer is very long: what it answers is looked up.
+                // The answer is very long, so its prompt is looked up separately.
                 Some(next) if read + 1 == PAGES && !messages.has_prompts() => {
                     query = query.kinds([StoredEventKind::Prompt]).limit(PROMPTS).after(next);
                 }

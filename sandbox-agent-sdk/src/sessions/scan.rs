@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 256 << 20;
 /// The response to a prompt.
 pub(super) type Response = Result<Value, RpcError>;
 
-/// What is looked for in the stream.
+/// The parameters of a scan.
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// The id of the agent's session.
@@ -28,7 +28,7 @@ pub(super) struct Wanted {
     pub(super) from: Position,
     /// Where the latest turn began, if that is known. Another process may have numbered the server differently.
     pub(super) begun: Option<Position>,
-    /// The ids of prompts whose responses are looked for.
+    /// The ids of prompts whose responses are searched.
     pub(super) responses: Vec<String>,
     /// Whether the response to the latest prompt may be missing from what is stored.
     pub(super) may_miss_response: bool,
@@ -43,7 +43,7 @@ pub(super) struct Scan {
     pub(super) is_proven: bool,
     /// Whether the server is known to have restarted.
     pub(super) is_other: bool,
-    /// What belongs to the session.
+    /// The entries of the session.
     pub(super) entries: Vec<Entry>,
     /// The responses that were looked for, by the id of their request, with how many entries precede each.
     pub(super) responses: HashMap<String, (usize, Response)>,
@@ -131,7 +131,7 @@ impl Scan {
                 self.may_miss_response = true;
                 self.entries.push(Entry::gap(Some(gap.from.max(wanted.behind.offset + 1)), Some(gap.to)));
             }
-            // What was lost before the position is stored as lost.
+            // Losses before the position are already stored as lost.
             LogRecord::Event(Event::Lagged(_) | Event::Malformed { lost: true, .. })
                 if self.end.map_or(wanted.from.offset, |end| end.offset) >= wanted.behind.offset =>
             {
@@ -156,7 +156,7 @@ impl Scan {
         }
         let is_new = entry.position.is_none_or(|position| position.offset > wanted.behind.offset);
         if is_new && matches!(entry.record, LogRecord::AgentRequest { .. }) {
-            // An agent asks nothing behind its response. It may report something there.
+            // An agent sends no requests after its response, but it may send reports.
             self.may_miss_response = false;
         }
         let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };

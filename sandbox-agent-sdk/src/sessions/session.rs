@@ -32,7 +32,7 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 pub struct StoredSession {
     client: StoredClient,
     id: Arc<str>,
-    /// What it was created with in this program, with its tool servers.
+    /// The options with which this process created it, including MCP servers.
     new: Option<Arc<NewSession>>,
 }
 
@@ -87,7 +87,7 @@ impl StoredSession {
     /// Waits until no turn of another process is running in the session.
     ///
     /// This method has no timeout: a process that was killed before it sent its prompt leaves a turn that looks
-    /// running. Set a timeout of your own, and then call [`cancel`](Self::cancel).
+    /// running. Use your own timeout, and then call [`cancel`](Self::cancel).
     pub async fn open_turn_ended(&self) {
         if let Some(mut handle) = self.client.shared.tracked(&self.id) {
             // A tracker that has ended has no turn.
@@ -146,7 +146,7 @@ impl StoredSession {
         })
     }
 
-    /// Waits for a turn of another program, and cancels it when the time is up.
+    /// Waits for a turn of another process, and cancels it when the timeout expires.
     async fn wait_for_open_turn(&self, deadline: Instant, is_cancelled: &mut bool) -> Result<(), Error> {
         if tokio::time::timeout_at(deadline, self.turn_ended_anywhere()).await.is_ok() {
             return Ok(());
@@ -202,7 +202,7 @@ impl StoredSession {
         }
     }
 
-    /// Refuses a second turn. One that is being cancelled is waited for, within a bound.
+    /// Refuses a second turn. Waits for a turn that is being cancelled, within a timeout.
     async fn refuse_second_turn(&self) -> Result<(), Error> {
         let Some(session) = self.agent_session() else { return Ok(()) };
         let inner = session.client().inner();

@@ -30,14 +30,14 @@ use crate::requests::Registration;
 use crate::stream::StreamPosition as Position;
 use crate::{ConnectionState, Error, Event, Events, SandboxAgentClient};
 
-/// What the stored sessions of a client share. Each session has a tracker, which owns its state.
+/// The state that the stored sessions of a client share. Each session has a tracker, which owns its state.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) store: Arc<dyn SessionStore>,
     pub(super) options: StoreOptions,
     pub(super) hub: Arc<Hub>,
     pub(super) feed: Arc<Feed>,
-    /// Stores answers to agent requests.
+    /// Stores responses to agent requests.
     _answers: Registration,
     /// This process, as an owner of sessions.
     pub(super) owner: String,
@@ -45,21 +45,21 @@ pub(super) struct Shared {
     pub(super) server: String,
     /// Guards the trackers; held for a look-up.
     trackers: Mutex<HashMap<String, Handle>>,
-    /// Guards who follows which session; held for a look-up.
+    /// Guards the followers of sessions; held for a look-up.
     followers: Mutex<Followers>,
-    /// Guards what could not be stored since the last flush; held to add or take it.
+    /// Guards the losses since the last flush; held to add or take them.
     losses: Mutex<Losses>,
-    /// Guards what is known of the stream that is read; held for a copy.
+    /// Guards the known incarnation of the stream; held for a copy.
     pub(super) stream: Mutex<Option<KnownStream>>,
     /// Held while the incarnation of a stream is determined, so that all sessions get the same one.
     pub(super) raising: tokio::sync::Mutex<()>,
 }
 
-/// Who follows which session, by its id.
+/// The followers of each session, by its id.
 #[derive(Debug, Default)]
 struct Followers {
     by_session: HashMap<String, Vec<Weak<Queue<Event>>>>,
-    /// With how many sessions those that nobody follows any more are removed.
+    /// The number of sessions at which those without followers are removed.
     room: usize,
 }
 
@@ -88,13 +88,13 @@ struct Losses {
 /// What uses an endpoint of a released server.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum UsedBy<'a> {
-    /// Any stored session that may continue there, but for this one.
+    /// Any other stored session that may continue there.
     SessionsBut(&'a str),
     /// A stored session that another process owns.
     OtherProcesses,
 }
 
-/// The way to a tracker.
+/// The handle of a tracker.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     pub(super) inbox: Arc<Inbox<Command>>,
@@ -102,7 +102,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Waits until everything that happened so far is stored, or given up.
+    /// Waits until all events so far are stored or reported as lost.
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         self.inbox.note(Command::Ask(Box::new(|tracker| {
@@ -173,7 +173,7 @@ impl Shared {
         lock(&self.trackers).iter().map(|(id, handle)| (id.clone(), handle.clone())).collect()
     }
 
-    /// Ends the tracker of a session: nothing of it is stored any more, and what waits is dropped.
+    /// Ends the tracker of a session: nothing more of it is stored, and waiting events are dropped.
     pub(super) fn untrack(&self, id: &str) {
         let handle = lock(&self.trackers).remove(id);
         if let Some(handle) = handle {
@@ -190,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// Has a tracker do something, and waits for the result. It is completed even if the caller does not wait.
+    /// Sends a command to a tracker and waits for the result. The command completes even if the caller is dropped.
     pub(super) async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         client: &SandboxAgentClient,
@@ -205,7 +205,7 @@ impl Shared {
                 let result = act(tracker).await;
                 tracker.inbox.set_busy(false);
                 tracker.show();
-                // A caller that went away needs no answer.
+                // The caller may be gone.
                 let _ = sender.send(result);
             })
         });
@@ -221,7 +221,7 @@ impl Shared {
         }
     }
 
-    /// The events of a session, whatever session of the agent it is.
+    /// Subscribes to the events of a session, across changes of the agent's session.
     pub(super) fn follow(&self, id: &str) -> Events {
         let queue = self.hub.event_queue();
         {
@@ -256,7 +256,7 @@ impl Shared {
         };
         match connecting.await {
             Ok(capabilities) => Ok(capabilities),
-            // Another call made it.
+            // Another call created it.
             Err(Error::AlreadyConnected) => capabilities(client).await,
             // The application disconnected meanwhile.
             Err(error @ Error::Disconnected { .. }) => Err(error),
@@ -283,7 +283,7 @@ impl Shared {
         path.starts_with(&format!("{}/", crate::client::ENDPOINTS)).then_some(path)
     }
 
-    /// Whether an endpoint is in use, as far as stored sessions say.
+    /// Whether an endpoint is in use, according to the stored sessions.
     pub(super) async fn is_in_use(&self, endpoint: &str, by: UsedBy<'_>) -> Result<bool, StoreError> {
         let uses = |record: &SessionRecord| match by {
             UsedBy::SessionsBut(id) => record.id != id,
@@ -325,7 +325,7 @@ impl Shared {
         is_used
     }
 
-    /// Gives an event of another endpoint to those who follow a session, when it is not held any more.
+    /// Passes an event of another endpoint to the followers of a session, once it is released.
     pub(super) fn deliver(&self, id: &str, event: &Event, hold: Option<&Hold>) {
         for queue in lock(&self.followers).of(id) {
             queue.push_held(event.copy_for(false), hold.cloned());
@@ -356,7 +356,7 @@ impl Shared {
         lock(&self.losses).failure = Some(error);
     }
 
-    /// What could not be stored since the last call.
+    /// Returns the losses since the last call.
     pub(super) fn take_losses(&self) -> Result<(), Error> {
         self.report_overflow();
         let Losses { by_session, failure } = std::mem::take(&mut *lock(&self.losses));
@@ -396,8 +396,8 @@ async fn advance(shared: Arc<Shared>) {
     if let Some(scanned_to) = shared.scanned_to()
         && let Err(error) = shared.in_time(shared.store.advance(scanned_to)).await
     {
-        // The next append stores it, or the next owner reads more than it has to.
-        tracing::debug!(error = %crate::convert::text::OneLine(&error), "how far the stream was read could not be stored");
+        // The next append stores it. Otherwise the next owner reads more than necessary.
+        tracing::debug!(error = %crate::convert::text::OneLine(&error), "the read position could not be stored");
     }
 }
 

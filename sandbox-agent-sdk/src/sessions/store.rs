@@ -37,8 +37,8 @@
 //! events that the server has after [`SessionRecord::position`], then sets [`RecordPatch::caught_up`]. After a lost
 //! connection the owner may read another stream without acquiring the session there. Then it clears `caught_up`. The
 //! next acquire moves the position to the previous owner's `scanned_to`, but only if that owner had caught up. So a
-//! session without events on a busy endpoint does not look like a gap, and an owner that was killed before it caught up
-//! does not hide missing events.
+//! session without events on a busy endpoint does not get a gap, and an owner that was killed before it caught up does
+//! not hide missing events.
 //!
 //! A record is created with the current position of the stream. A record with events but without a position was
 //! written by an earlier version of this library. Its events cannot be compared with those of the server, so the

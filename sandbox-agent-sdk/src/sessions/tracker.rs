@@ -39,7 +39,7 @@ pub(super) use acquire::Wish;
 use owned::{Described, ForeignLink, ForeignTurn, Owned, Replay, Trailing, Unconfirmed, Unfollowing};
 pub(super) use sorting::abandoned;
 
-/// What a tracker notices, and what is asked of it.
+/// The notifications and commands that a tracker handles.
 pub(super) enum Command {
     /// The agent, the server or the connection is gone.
     Gone,
@@ -53,10 +53,10 @@ pub(super) enum Command {
     ForeignTurnLost,
     /// A call changed the state of the session.
     Described,
-    /// An agent request is answered. The response is sent when it is stored.
+    /// An agent request has a response, which is sent after it is stored.
     Answered {
         answer: Box<Entry>,
-        /// Gets whether this process owns the session.
+        /// Receives whether this process owns the session.
         stored: oneshot::Sender<bool>,
     },
     /// The application waits for the end of a turn, which is before this.
@@ -73,29 +73,29 @@ pub(super) struct EndedTurn {
     pub(super) holder: Option<Arc<Holder>>,
 }
 
-/// What a tracker is asked to do, while nothing else happens in its session.
+/// A command for a tracker, which runs alone in its session.
 pub(super) type Ask = Box<dyn for<'a> FnOnce(&'a mut Tracker) -> BoxFuture<'a, ()> + Send>;
 
-/// What became of a prompt.
+/// The outcome of starting a prompt.
 pub(super) enum Begun {
     Turn(Box<Turn>),
-    /// A turn of another program is running.
+    /// A turn of another process is running.
     Busy,
 }
 
-/// What handles of a session see of its state.
+/// The state that handles of a session see.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
     /// The agent's session, while the agent has it.
     pub(super) agent_session: Option<String>,
-    /// What the process proves its ownership with.
+    /// The fence of this process.
     pub(super) fence: Option<Fence>,
     /// The incarnation of the server.
     pub(super) incarnation: u64,
     /// The id of the running turn.
     pub(super) turn: Option<String>,
     pub(super) last_active: Option<Timestamp>,
-    /// The turn of another program that is running.
+    /// The running turn of another process.
     pub(super) open_turn: Option<OpenTurn>,
 }
 
@@ -119,20 +119,20 @@ pub(super) struct Tracker {
     pub(super) inbox: Arc<Inbox<Command>>,
     view: watch::Sender<View>,
     owned: Option<Owned>,
-    /// Events that could not be stored, and are not counted in the store yet.
+    /// Events that could not be stored, and are not reported in the store yet.
     lost: u64,
     /// The stream and the offset from which on nothing counts as stored until those events are counted.
     lost_at: Option<(u64, u64)>,
-    /// The ends of turns and of agent requests that could not be stored. The next append has them.
+    /// The ends of turns and agent requests that could not be stored. The next append contains them.
     unstored_ends: Vec<NewEvent>,
     /// Whether the last append failed because the store did not take it in time.
     is_failing: bool,
-    /// Why something of the turn could not be stored.
+    /// Why events of the turn could not be stored.
     not_stored: Option<StoreError>,
 }
 
 impl Tracker {
-    /// A tracker of a session that this process does not own yet.
+    /// Creates a tracker of a session that this process does not own yet.
     pub(super) fn new(shared: Arc<Shared>, client: WeakClient, id: &str) -> (Self, Handle) {
         let inbox = Arc::new(Inbox::new(id, shared.options.capacity, shared.options.max_bytes));
         let (view, seen) = watch::channel(View::default());
@@ -189,7 +189,7 @@ impl Tracker {
         self.handle_all(items.into()).await;
     }
 
-    /// When something is to be done although nothing happens.
+    /// The time of the next scheduled work.
     fn wakes_at(&self) -> Option<Instant> {
         let owned = self.owned.as_ref()?;
         let options = &self.shared.options;
@@ -202,7 +202,7 @@ impl Tracker {
     /// Whether nothing is to be stored of the session: another process owns it, or there is none, or it was gone for long
     /// enough, and the record says so. Then the record still names this process as the owner.
     fn may_end(&self) -> bool {
-        // Nothing follows the end of an agent.
+        // No event follows the end of an agent.
         let is_accounted =
             |owned: &Owned| owned.ended_at.is_some() || owned.unfollowing == Unfollowing::Stored;
         self.lost == 0
@@ -218,7 +218,7 @@ impl Tracker {
         gone_since.is_some_and(|since| since.elapsed() >= self.shared.options.ended_timeout)
     }
 
-    /// Notes since when the agent does not have the session and no turn of it runs.
+    /// Records since when the agent has not had the session and no turn runs.
     fn note_absence(&mut self) {
         if let Some(owned) = &mut self.owned {
             let is_there = owned.is_live || owned.turn.is_some() || owned.foreign.is_some();
@@ -266,7 +266,7 @@ impl Tracker {
         }
     }
 
-    /// Cancels the turn of another program, within the time that a turn has to stop.
+    /// Cancels the turn of another process, within the cancel timeout.
     async fn cancel_foreign(&self, client: &SandboxAgentClient) -> Result<(), Error> {
         let limit = client.inner().options.timeouts.cancel;
         let late = || Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)));
@@ -281,7 +281,7 @@ impl Tracker {
         tokio::time::timeout(limit, cancelling).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// This process does not own the session any more.
+    /// This process no longer owns the session.
     pub(super) fn disown(&mut self) {
         // The next owner reads what could not be stored from the server, where that is possible.
         if self.owned.take().is_none_or(|owned| owned.is_numbered) {
@@ -301,7 +301,7 @@ impl Tracker {
         let _ = tokio::time::timeout(self.shared.options.linger, gathering).await;
     }
 
-    /// Handles what has arrived, but for what is asked.
+    /// Handles everything that has arrived except commands.
     pub(super) fn catch_up(&mut self) -> BoxFuture<'_, ()> {
         let items = self.inbox.take_all_but(|command| matches!(command, Command::Ask(_)));
         Box::pin(self.handle_all(items.into()))
@@ -350,7 +350,7 @@ impl Tracker {
             Command::Described => self.describe().await,
             Command::Answered { answer, stored } => self.answered(*answer, stored).await,
             Command::TurnStored(answer) => {
-                // A turn that was dropped needs no answer.
+                // The turn may have been dropped.
                 let _ = answer.send(self.not_stored.take().map_or(Ok(()), Err));
             }
             Command::Ask(ask) => ask(self).await,
@@ -403,7 +403,7 @@ impl Tracker {
         }
     }
 
-    /// Stores what could not be stored before.
+    /// Retries events that could not be stored before.
     pub(super) async fn store_pending(&mut self) {
         if self.owned.as_ref().is_some_and(|owned| owned.unfollowing == Unfollowing::Pending) {
             self.unfollow().await;
@@ -445,7 +445,7 @@ impl Tracker {
         self.view.send_modify(|view| view.last_active = Some(SystemTime::now().into()));
     }
 
-    /// Ends the agent of the session if it is idle; `false` if it is not, or was ended before.
+    /// Ends the agent of the session if it is idle. Returns `false` if it is not idle or has already ended.
     pub(super) async fn end_idle(&mut self, policy: RetentionPolicy, now: Timestamp) -> Result<bool, Error> {
         let client = self.client.upgrade()?;
         let Some(owned) = self.owned.as_ref().filter(|owned| owned.is_live && owned.foreign.is_none()) else {

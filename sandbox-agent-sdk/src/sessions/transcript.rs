@@ -16,7 +16,7 @@ use super::unique::unique_id;
 use crate::Error;
 use crate::session::Timestamp;
 
-/// The form of transcripts that this version writes, and the newest one that it reads.
+/// The format version that this version writes, and the newest one that it reads.
 const VERSION: u64 = 1;
 
 /// One line of a transcript.
@@ -27,7 +27,7 @@ enum Line {
     Session { version: u64, record: Box<SessionRecord> },
     /// An event, in order.
     Event { event: StoredEvent },
-    /// The last line, so that a transcript that was cut off is not taken for a whole one.
+    /// The last line. It distinguishes a complete transcript from a truncated one.
     End { events: u64 },
 }
 
@@ -37,18 +37,18 @@ struct Header {
     version: Option<u64>,
 }
 
-/// What was written of a transcript.
+/// The progress of writing a transcript.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     made_at: Timestamp,
-    /// The last index there was when it began.
+    /// The last index when the export began.
     goal: u64,
     /// The last index that was written.
     index: u64,
     count: u64,
 }
 
-/// What was written of a transcript, once anything was; `None` at its end.
+/// The progress, once the first line was written; `None` at the end.
 type Stage = Option<Option<Written>>;
 
 impl StoredClient {
@@ -69,7 +69,7 @@ impl StoredClient {
         pages.map_ok(|lines| stream::iter(lines).map(Ok)).try_flatten().boxed()
     }
 
-    /// The lines behind what was written, and what is written with them unless they are the last.
+    /// Returns the next lines, and the progress after them unless they are the last.
     async fn export_page(&self, id: &str, written: Option<Written>) -> Result<(Vec<String>, Stage), Error> {
         let Some(mut written) = written else {
             self.flush_session(id).await;
@@ -184,7 +184,7 @@ impl Reading {
         let refuse = |reason: &str| Err(reason.to_owned());
         match line {
             _ if self.is_whole => refuse("there are lines after the end of the transcript"),
-            Line::Session { .. } => refuse("there is a second session"),
+            Line::Session { .. } => refuse("the transcript contains a second session"),
             Line::Event { event } if event.session_id != self.record.id => {
                 refuse("the event belongs to another session")
             }
@@ -209,7 +209,7 @@ impl Reading {
     }
 }
 
-/// What stands for events that the store had dropped before this one.
+/// The event that replaces events that the store had dropped before this one.
 fn dropped(count: u64, next: &StoredEvent) -> NewEvent {
     NewEvent::new(unique_id(), next.recorded_at, StoredEventKind::Lost, json!({ "count": count }))
 }

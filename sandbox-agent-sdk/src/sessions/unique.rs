@@ -13,7 +13,7 @@ pub(super) fn unique_bytes<const N: usize>() -> [u8; N] {
     random_bytes().unwrap_or_else(|_| {
         let mut bytes = [0; N];
         for (index, chunk) in bytes.chunks_mut(8).enumerate() {
-            // Each hasher has other keys than the one before.
+            // Each hasher has new keys.
             let number = RandomState::new().hash_one(index).to_le_bytes();
             chunk.copy_from_slice(&number[..chunk.len()]);
         }

@@ -88,7 +88,7 @@ fn of_a_running_total_only_the_difference_counts() {
     assert_eq!(turn(&mut meter, "claude", &[cost(0.5), cost(0.5)], &none).cost.unwrap().amount, 0.5);
     let second = turn(&mut meter, "claude", &[cost(0.75)], &none);
     assert_eq!((second.cost.unwrap().amount, spent(&meter)), (0.25, 0.75));
-    // Nothing was reported, so nothing is claimed.
+    // Nothing was reported, so no usage is returned.
     assert_eq!(turn(&mut meter, "claude", &[], &none).cost, None);
 }
 
@@ -123,7 +123,7 @@ fn the_first_total_of_a_session_that_was_joined_is_not_the_cost_of_a_turn() {
         assert_eq!(spent(&meter), 0.5, "the total is what the agent reports");
         let next = turn(&mut meter, agent, &[cost(0.75)], &json!({}));
         assert_eq!(next.cost.map(|cost| cost.amount), Some(0.25), "{agent} {shared}");
-        // A total that is known makes a second load no reason for doubt.
+        // With a known total, a second load does not make the usage uncertain.
         meter.join(Rules::of(agent), shared);
         assert_eq!(turn(&mut meter, agent, &[cost(1.0)], &json!({})).cost.unwrap().amount, 0.25);
     }

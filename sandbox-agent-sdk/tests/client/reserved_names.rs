@@ -1,5 +1,5 @@
-//! Member names to which the JSON parser gives a meaning of its own. Each attack runs in a separate process, because an
-//! exhausted stack ends the process.
+//! Member names that the JSON parser treats specially. Each attack runs in a separate process, because an exhausted
+//! stack ends the process.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use super::support::{LIMIT, client, event, options, session, within};
 const ATTACKED: &str = "SANDBOX_AGENT_TEST_ATTACKED";
 
 /// 7,260 levels in a text of 50 KB that nests 121 levels: the parser replaces each such object by the JSON in its string,
-/// which it parses with a depth of its own.
+/// whose depth it counts from zero.
 fn nested() -> String {
     (0..60).fold("0".to_owned(), |inner, _| {
         let quoted = inner.replace('\\', "\\u005c").replace('"', "\\u0022");

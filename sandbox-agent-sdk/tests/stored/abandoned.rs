@@ -264,7 +264,7 @@ async fn the_severity_of_a_result_is_that_of_the_options() {
 }
 
 #[tokio::test]
-async fn a_title_that_came_while_nobody_owned_the_session_is_in_its_record() {
+async fn a_title_that_arrived_while_the_session_had_no_owner_is_in_its_record() {
     let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
     let world = World::new(ServerKind::Shared, Script::steps(steps)).await;
     abandon(&world, &["go"]).await;

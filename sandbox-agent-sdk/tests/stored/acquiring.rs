@@ -1,4 +1,4 @@
-//! How a session is taken up again, and what may go on meanwhile.
+//! Acquiring a session, and events that occur meanwhile.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn refusal(code: i64) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
+async fn history_that_an_agent_replays_when_it_resumes_is_not_new() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume).replays_on_resume(true)).await;
         let (_client, sessions) = world.program().await;
@@ -58,7 +58,7 @@ async fn an_agent_that_tells_its_history_when_it_resumes_tells_nothing_new() {
 #[tokio::test]
 async fn nothing_is_missed_of_a_turn_because_nothing_is_loaded_during_it() {
     const COUNT: usize = 80;
-    // The agent takes its time to load, and the turn goes on meanwhile.
+    // The agent loads slowly, and the turn continues meanwhile.
     let script = counting(Ability::Load, COUNT).on_request(|method, _| {
         let slowly = vec![Step::Wait(Duration::from_millis(60)), Step::Finish(serde_json::json!({}))];
         (method == "session/load").then_some(slowly)
@@ -246,7 +246,7 @@ async fn a_subscriber_of_a_session_gets_its_events_whatever_the_agent_calls_it()
     }
 }
 
-/// A prompt works, or has failed with the agent first, because nobody had told that it is dead.
+/// A prompt succeeds, at the second attempt if the first one fails because the agent's end was not known yet.
 async fn survives(sessions: &StoredClient, session: &StoredSession, case: &str) {
     let first = within(async { session.prompt("two").await?.text().await }).await;
     if let Err(error) = first {
@@ -382,7 +382,7 @@ async fn an_error_that_does_not_say_that_the_session_is_gone_leaves_it_as_it_is(
 #[tokio::test]
 async fn what_one_session_says_is_never_stored_in_another_although_the_agent_reuses_their_ids() {
     for kind in KINDS {
-        // The agent gives out its ids crosswise after it was started again.
+        // After a restart the agent assigns its ids to the other sessions.
         let script = agent(Ability::Neither).session_ids(|number| match number % 4 {
             1 | 0 => "a".to_owned(),
             _ => "b".to_owned(),

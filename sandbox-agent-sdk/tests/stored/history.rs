@@ -1,4 +1,4 @@
-//! What an agent is told that has to take up a session it does not know.
+//! The transcript that an agent receives for a session that it does not know.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ async fn ask(session: &StoredSession, text: &str) -> String {
     within(async { session.prompt(text).await?.text().await }).await.unwrap()
 }
 
-/// The histories that the agent was told.
+/// The transcripts that the agent received.
 fn told(server: &MockServer) -> Vec<String> {
     let prompts = server.messages("session/prompt");
     let first =

@@ -208,7 +208,7 @@ async fn a_permission_that_arrives_between_the_scan_and_the_claim_is_offered_onc
 }
 
 #[tokio::test]
-async fn a_turn_that_was_heard_of_is_not_given_up_because_it_is_silent_now() {
+async fn a_turn_with_reports_is_not_given_up_because_it_is_silent_now() {
     let world = World::new(
         ServerKind::Shared,
         Script::steps(vec![Step::Say("first".to_owned()), Step::WaitForCancel]),
@@ -227,7 +227,7 @@ async fn a_turn_that_was_heard_of_is_not_given_up_because_it_is_silent_now() {
 #[tokio::test]
 async fn text_under_an_id_that_is_used_again_is_stored_in_the_session_that_has_the_id_now() {
     const COUNT: usize = 150;
-    // The agent gives out the id of its first session again after it was restarted.
+    // After a restart the agent reuses the id of its first session.
     let script = Script::new(|turn| {
         let prompt = turn.params["prompt"].as_array().unwrap().last().unwrap()["text"].as_str().unwrap();
         let count = |n| [Step::Say(format!("{prompt} {n}")), Step::Wait(Duration::from_millis(3))];

@@ -81,7 +81,8 @@ async fn loses_nothing(between: Between) {
     assert!(kept.iter().all(|event| event.kind != StoredEventKind::Gap), "{between:?}");
 }
 
-/// Prompts that the agent never got: the server is away, or is gone again while the session is acquired.
+/// Prompts that the agent never received: the server is unreachable, or becomes unreachable while the session is
+/// acquired.
 #[tokio::test]
 async fn a_prompt_that_was_never_sent_ends_as_not_executed_and_is_not_replayed() {
     for kind in [ServerKind::Shared, ServerKind::PerAgent] {
@@ -235,7 +236,7 @@ async fn a_session_whose_position_the_server_has_dropped_gets_no_text_of_the_ses
         let count = if prompt == "new" { COUNT } else { 5 };
         (1..=count).map(|n| Step::Say(format!("{prompt} {n}"))).collect()
     });
-    // The agent gives out the id of its first session again after it was restarted.
+    // After a restart the agent reuses the id of its first session.
     let script = script.initialize(Ability::Neither.initialize()).session_ids(|number| match number {
         1 | 4 => "same".to_owned(),
         _ => format!("other-{number}"),

@@ -48,7 +48,7 @@ async fn an_idle_agent_is_ended_and_its_session_stays_active_and_continues() {
             assert_eq!(sessions.idle(&policy, later), ["s"]);
             assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), ["s"], "{kind} {ability:?}");
             assert_eq!(sessions.idle(&policy, later), Vec::<String>::new());
-            // Whoever has the agent was told, once.
+            // The end was requested once.
             let told = world.server.messages(TERMINATE);
             match kind {
                 ServerKind::Shared => {
@@ -82,7 +82,7 @@ async fn an_agent_that_cannot_be_ended_does_not_keep_the_others_running() {
     let left = sessions.idle(&policy, later);
     assert_eq!((ended.len(), left.len()), (1, 1), "it is tried again the next time");
     assert_ne!(ended, left);
-    // Where nothing else is told, the failure is.
+    // If no agent could be ended, the call returns the error.
     world.server.inject(Fault::post_status(400).on_method(TERMINATE).times(1));
     within(sessions.end_idle(&policy, later)).await.unwrap_err();
     assert_eq!(within(sessions.end_idle(&policy, later)).await.unwrap(), left);
@@ -90,14 +90,14 @@ async fn an_agent_that_cannot_be_ended_does_not_keep_the_others_running() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_not_ended_is_not_said_to_be() {
+async fn an_agent_that_was_not_ended_is_not_reported_as_ended() {
     for already_ended in [false, true] {
         let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
         let (_client, sessions) = world.program().await;
         within(sessions.new_session_as("s", NewSession::in_dir("/"))).await.unwrap();
         let policy = RetentionPolicy::default();
         let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
-        // The server takes the message, and its answer comes on the stream.
+        // The server accepts the message, and its response arrives on the stream.
         world.server.inject(Fault::post_status(202).on_method(TERMINATE).times(1));
         let answering = async {
             assert!(world.server.wait_for(|_| !world.server.messages(TERMINATE).is_empty(), LIMIT).await);
@@ -107,7 +107,7 @@ async fn an_agent_that_was_not_ended_is_not_said_to_be() {
         };
         let (ended, ()) = within(async { tokio::join!(sessions.end_idle(&policy, later), answering) }).await;
         assert_eq!(ended.unwrap(), Vec::<String>::new());
-        // An agent that does not have the session any more need not be told again.
+        // An agent that no longer has the session needs no further request.
         let idle = if already_ended { vec![] } else { vec!["s".to_owned()] };
         assert_eq!(sessions.idle(&policy, later), idle);
     }
@@ -338,7 +338,7 @@ async fn a_turn_that_begins_while_idle_agents_are_ended_is_not_cut_off() {
             }
             let woken = within(async { kept.prompt("awake").await?.text().await }).await;
             assert_eq!(woken.unwrap(), "re: awake; ");
-            // A session that is not kept fails before anything is sent, or not at all.
+            // A session that is not stored fails before anything is sent, or not at all.
             let plain = within(client.new_session(NewSession::in_dir("/"))).await.unwrap();
             let text = format!("plain {round}");
             let mut turn = None;
@@ -488,7 +488,7 @@ async fn a_shutdown_ends_although_the_store_does_not_answer() {
         *store.slowness.lock().unwrap() = Slowness::Stuck;
         *store.before_suspending.lock().unwrap() = Some(Box::new(|| Box::pin(std::future::pending())));
         within(agent_session.prompt("one").outcome()).await.unwrap();
-        // Each of the three waits for the store alone may take up to twice that time.
+        // Each of the three waits for the store may take up to twice that time.
         let began = Instant::now();
         within(client.shut_down(which)).await.unwrap_err();
         let took = began.elapsed();
@@ -517,7 +517,7 @@ async fn a_session_that_is_archived_or_has_failed_is_not_followed_any_more() {
 }
 
 #[tokio::test]
-async fn a_result_that_ends_the_run_for_good_fails_the_session_and_any_other_failure_does_not() {
+async fn a_result_that_ends_the_run_permanently_fails_the_session_and_any_other_failure_does_not() {
     for kind in KINDS {
         let script = Script::new(|turn| match turn.params["prompt"][0]["text"].as_str() {
             Some("recoverable") => vec![Step::Fail {

@@ -215,7 +215,7 @@ async fn a_store_that_does_not_answer_fails_what_needs_it_in_time_and_holds_up_n
     assert!(unavailable(within(session.resume()).await.unwrap_err()));
     let created = within(sessions.new_session_as("other", NewSession::in_dir("/"))).await;
     assert!(unavailable(created.unwrap_err()));
-    // The agent answers whoever asks it, and what the store has not taken is told of.
+    // The agent responds to every prompt, and events that the store did not accept are reported.
     assert_eq!(within(agent_session.prompt("two").text()).await.unwrap(), "re: two; ");
     let error = within(sessions.flush()).await.unwrap_err();
     assert!(matches!(error, Error::EventsLost(_)) || unavailable(error));
@@ -255,7 +255,7 @@ async fn a_slow_store_costs_no_event() {
 }
 
 #[tokio::test]
-async fn a_record_that_was_written_and_nobody_said_so_is_known_to_be_ones_own() {
+async fn a_record_whose_write_was_not_confirmed_is_recognised_as_own() {
     for kind in KINDS {
         let world = World::new(kind, agent(Ability::Resume)).await;
         let store = Gated::new(world.store().await);

@@ -106,7 +106,7 @@ async fn the_title_of_a_record_follows_the_agent() {
     }
 }
 
-/// An agent whose mode is what it was told last.
+/// An agent whose mode is the last one that was set.
 fn changing_its_mode() -> Script {
     Script::new(|turn| {
         let text = turn.params["prompt"][0]["text"].clone();

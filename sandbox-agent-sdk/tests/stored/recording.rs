@@ -9,7 +9,7 @@ use crate::gated::Gated;
 use crate::support::{KINDS, event, within};
 use crate::world::{World, options, stored};
 
-/// How many events the program is told of next that were not stored.
+/// The number of lost events in the next report.
 async fn unrecorded(events: &mut Events) -> u64 {
     let told = event(events, |event| match event {
         Event::EventsLost(unrecorded) => Some(unrecorded),

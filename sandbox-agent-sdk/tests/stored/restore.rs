@@ -82,7 +82,7 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
         }
     }
     let failures = prompt(&session, "two").await;
-    // Only a server that restarts behind our back can make a prompt fail: nobody has told us yet.
+    // A prompt can fail only if the server restarted and the client does not know it yet.
     let unseen = matches!(blow, Blow::ServerRestart | Blow::ServerRestartWithoutMemory);
     assert!(failures == 0 || unseen, "{case}: {failures} failures");
     assert_eq!(prompt(&session, "three").await, 0, "{case}");
@@ -115,7 +115,7 @@ async fn survives(kind: ServerKind, ability: Ability, blow: Blow) {
     client.disconnect().await.unwrap();
 }
 
-/// Only an agent that has no other way is told the history, and only once.
+/// Only an agent that can neither resume nor load receives the transcript, and only once.
 fn got_the_transcript(world: &World, ability: Ability, restored: bool, case: &str) {
     let prompts = world.server.messages("session/prompt");
     let text = |prompt: &serde_json::Value| prompt["params"]["prompt"].to_string();
@@ -177,7 +177,7 @@ async fn a_connection_that_could_not_be_made_again_is_tried_again() {
     panic!("five prompts failed");
 }
 
-/// What happened last need not be stored when the agent is told of it.
+/// The latest events need not be stored yet when the agent receives the transcript.
 #[tokio::test]
 async fn events_that_are_not_stored_yet_are_replayed_too() {
     for kind in KINDS {

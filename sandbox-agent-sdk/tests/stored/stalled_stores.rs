@@ -193,7 +193,7 @@ async fn a_program_that_is_killed_while_it_takes_a_session_up_leaves_nothing_out
     event(&mut events, |event| matches!(event, Event::OwnershipLost { .. }).then_some(())).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    // What is said from now on has nobody who stores it.
+    // No process stores the messages from now on.
     let _ = delivered(&mut events);
     event(&mut events, |event| matches!(event, Event::Update(_)).then_some(())).await;
     within(agent_session.cancel()).await.unwrap();
@@ -266,7 +266,7 @@ async fn another_process_gets_exactly_the_rest() {
 #[tokio::test]
 async fn of_a_program_that_is_killed_in_the_middle_of_a_turn_the_next_one_misses_nothing() {
     const COUNT: usize = 250;
-    // Whoever goes on may have been there all the time, or is started while the turn goes on, or after it.
+    // The next owner may have been running all the time, or starts during the turn, or after it.
     for ability in [Ability::Resume, Ability::Neither] {
         for is_there in [true, false] {
             let world = World::new(ServerKind::Shared, counting(ability, COUNT)).await;
@@ -322,7 +322,7 @@ async fn of_forty_busy_sessions_of_a_program_that_ends_without_a_word_nothing_is
 }
 
 #[tokio::test]
-async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_missed() {
+async fn history_that_an_agent_replays_on_a_load_does_not_count_as_missed_events() {
     const COUNT: usize = 60;
     for is_there in [true, false] {
         let chunk = |n| {
@@ -339,7 +339,7 @@ async fn what_an_agent_tells_when_it_loads_a_session_is_not_taken_for_what_was_m
         if is_there {
             programs.insert(0, watching);
         }
-        // Each has the agent tell everything once more, and is gone before anything else happens.
+        // Each makes the agent replay everything once more, and is killed before anything else happens.
         for (client, sessions) in programs {
             within(sessions.resume("mine")).await.unwrap();
             assert_eq!(counted(&sessions, COUNT).await, (1..=COUNT).collect::<Vec<_>>(), "{is_there}");

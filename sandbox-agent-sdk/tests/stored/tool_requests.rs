@@ -244,7 +244,7 @@ async fn a_write_of_an_earlier_turn_does_not_run_again_in_the_turn_of_a_killed_p
 }
 
 #[tokio::test]
-async fn a_write_that_nobody_has_begun_is_offered_to_the_owner_after_the_one_that_read_past_it() {
+async fn a_write_that_no_process_has_begun_is_offered_to_the_owner_after_the_one_that_read_past_it() {
     let script = Script::new(|_| vec![Step::Say("first".into()), write("/one"), Step::Say("done".into())]);
     let world = World::new(ServerKind::Shared, script).await;
     let observer = world.options().await.build().unwrap();
@@ -260,7 +260,7 @@ async fn a_write_that_nobody_has_begun_is_offered_to_the_owner_after_the_one_tha
     let _turn = within(session.prompt("go")).await.unwrap();
     event(&mut observed, |event| matches!(event, Event::UnclaimedRequest(_)).then_some(())).await;
 
-    // The second one stores what the agent said, and is gone before it offers the write.
+    // The second one stores the agent's messages, and is killed before it offers the write.
     let store = Gated::new(world.store().await);
     let second = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
     let _counting_too = count_writes(&second, &writes);

@@ -127,7 +127,7 @@ async fn a_transcript_goes_to_another_store_whole_or_not_at_all() {
     let twice = within(other.import(&lines)).await.unwrap_err();
     assert!(matches!(twice, Error::Store(StoreError::Exists { .. })), "{twice:?}");
     assert_eq!(exported(&other, "mine").await.len(), lines.len());
-    // It goes on there.
+    // It continues there.
     let text = within(async { other.session("mine").prompt("four").await?.text().await }).await.unwrap();
     assert_eq!(text, "re: four; ");
 }

@@ -23,7 +23,7 @@ async fn taken_over(events: &mut Events) -> String {
     .await
 }
 
-/// Waits until a turn that counts is stored with its end, whoever stores it, and each number once.
+/// Waits until a counting turn is stored with its end, by any process, and each number once.
 async fn all_is_counted(programs: [&StoredClient; 2], count: usize) {
     let last = format!("{count} ");
     let kept = within(async {
@@ -223,7 +223,7 @@ async fn the_same_number_and_words_after_a_restart_are_another_event() {
 
 #[tokio::test]
 async fn an_end_reported_before_the_session_was_acquired_is_old() {
-    // Another client has the agent die, and the session is taken up before this one has read of its end.
+    // Another client crashes the agent, and the session is acquired before this client has read the end.
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let (_one, one_sessions) = world.program().await;
     let here = within(one_sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
@@ -398,7 +398,7 @@ async fn events_that_arrive_while_a_session_cannot_be_acquired_are_not_lost() {
     within(turn.next()).await.unwrap();
     one.flush().await.unwrap();
     drop((turn, session, one));
-    // The record cannot be written for a while, in which the turn goes on.
+    // The record cannot be written for a while. The turn continues meanwhile.
     let (begun, mut goes_on) = tokio::sync::mpsc::channel(1);
     *store.before_acquire.lock().unwrap() = Some(Box::new(move || {
         Box::pin(async move {

@@ -40,7 +40,7 @@ impl Ability {
     }
 }
 
-/// An agent that answers each prompt with its last text, dies of `die`, and tells all it said when it is loaded.
+/// An agent that answers each prompt with its last text, crashes on `die`, and replays all its messages on a load.
 pub(crate) fn agent(ability: Ability) -> Script {
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let telling = Arc::clone(&said);
@@ -65,7 +65,7 @@ pub(crate) fn agent(ability: Ability) -> Script {
     })
 }
 
-/// An agent that counts slowly enough for somebody to come or leave in between.
+/// An agent that counts slowly enough for clients to connect or disconnect in between.
 pub(crate) fn counting(ability: Ability, to: usize) -> Script {
     let script = Script::new(move |_| {
         let count = |n| [Step::Say(format!("{n} ")), Step::Wait(Duration::from_millis(3))];

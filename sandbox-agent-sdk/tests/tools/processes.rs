@@ -40,7 +40,7 @@ async fn codes_and_signals_are_the_real_ones() {
         ("kill -SEGV $$", None, Some("SIGSEGV")),
         ("kill -9 $$", None, Some("SIGKILL")),
         ("kill -34 $$", None, Some("signal 34")),
-        // The shell says it by a code of its own, as the command that was run is the shell.
+        // The shell reports it by its own exit code, because the shell is the command that was run.
         ("sh -c 'kill -9 $$'; exit $?", Some(137), None),
     ];
     for (line, code, signal) in table {
@@ -101,7 +101,7 @@ async fn a_command_that_heeds_no_signal_is_killed_all_the_same() {
 }
 
 #[tokio::test]
-async fn releasing_ends_and_forgets_and_tells_those_who_wait() {
+async fn releasing_kills_the_command_removes_the_terminal_and_notifies_waiters() {
     let place = Place::new();
     let terminals = place.terminals();
     let id = terminals.create("s", &sh("sleep 1000 & echo child $!; echo self $$; wait")).unwrap();

@@ -68,7 +68,7 @@ async fn a_file_that_is_not_text_is_a_typed_error() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
+fn what_is_not_a_file_is_refused_and_never_blocks() {
     without_waiting(async {
         let place = Place::new();
         let files = place.files();
@@ -85,7 +85,7 @@ fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_device_is_no_file() {
+async fn a_device_is_not_a_file() {
     let files = ConfinedFiles::open(Roots::at("/dev")).unwrap();
     for name in ["/dev/null", "/dev/zero", "/dev/random"] {
         let result = read(&files, name).await;

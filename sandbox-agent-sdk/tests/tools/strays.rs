@@ -141,7 +141,7 @@ async fn output_of_a_child_after_the_exit_of_its_command_can_be_read() {
 #[tokio::test]
 async fn processes_that_start_others_faster_than_a_scan_are_ended() {
     let storms = [
-        // Each is followed by another one, in a session of its own, and ends.
+        // Each starts another process in a new session, and exits.
         "setsid HOP &",
         // The same without an environment, many at once.
         "GATE; i=0; while [ $i -lt 10 ]; do env -i setsid -f HOP; i=$((i+1)); done",

@@ -72,7 +72,7 @@ async fn a_text_over_the_limit_is_refused_and_the_file_is_unchanged() {
 }
 
 #[test]
-fn what_is_no_file_is_not_written_over_and_nothing_waits_for_it() {
+fn what_is_not_a_file_is_not_overwritten_and_never_blocks() {
     without_waiting(async {
         let place = Place::new();
         let files = place.files();

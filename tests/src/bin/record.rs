@@ -21,14 +21,14 @@ record: records the messages between the SDK's client and a server as JSON lines
 USAGE: record [OPTIONS]
 
 OPTIONS:
-  --released VERSION  The released server of this version, from npm (this is the default, with 0.4.2).
+  --released VERSION  The released server of this version, from npm (the default, with version 0.4.2).
   --mock              The mock server.
   --url URL           A running server. Its token is in SANDBOX_AGENT_TOKEN.
   --agent NAME        The agent (default mock). The scenarios need an agent that obeys the stub agent's directives.
   --scenario NAME     One of turn, permission, cancel, garbage, crash (default all).
-  --out FOLDER        Writes one file per scenario. Without it the lines are printed.
+  --out FOLDER        Writes one file per scenario to this folder. The default prints the lines.
   --overwrite         Replaces existing files.
-  --help              Prints this.
+  --help              Prints this help.
 
 Servers that this program starts run the stub agent: cargo build -p sdk-tests --bin sdk-stub-agent
 Tokens, connection ids and the random names of endpoints are not recorded. The text of agents is.

@@ -3,7 +3,7 @@
 use sandbox_agent_sdk::session::{MetadataKey, SessionMetadata};
 use serde_json::{Map, Value};
 
-/// Metadata comes back as it was written, and writing it changes nothing else in a message.
+/// Metadata is read back as it was written, and writing it changes nothing else in a message.
 pub(crate) fn metadata(data: &[u8]) {
     let Ok(message) = serde_json::from_slice::<Value>(data) else { return };
     let Some(read) = SessionMetadata::read_from(&message) else {

@@ -36,7 +36,7 @@ impl Programs {
             .args(arguments)
             .env("RUST_BACKTRACE", "0")
             .env(WRITES, self.writes())
-            // A process whose parent is gone sees the end of its input.
+            // A process whose parent has exited sees the end of its input.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)

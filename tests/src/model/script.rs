@@ -78,7 +78,7 @@ fn text(text: String) -> Reply {
     Reply::Steps(vec![Step::Text(text)])
 }
 
-/// Agents ask for titles, topics and "who speaks next" in requests of their own, some of them for JSON.
+/// Agents ask for titles, topics and "who speaks next" in separate requests, some of them for JSON.
 fn side_text(body: &Value) -> String {
     let wants_json = body.pointer("/generationConfig/responseMimeType").is_some()
         || body.pointer("/response_format/type").is_some_and(|kind| kind != "text")

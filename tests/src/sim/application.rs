@@ -272,7 +272,7 @@ impl Application {
         }
     }
 
-    /// Awaits a call, which must not take for ever.
+    /// Awaits a call within a time limit.
     pub(super) async fn bounded<T>(&self, what: &str, call: impl Future<Output = T>) -> Option<T> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let mut call = std::pin::pin!(call);
@@ -297,7 +297,7 @@ impl Application {
         }
     }
 
-    /// Checks a response against the updates before it. `started` is missing if the call had a limit of its own.
+    /// Checks a response against the updates before it. `started` is missing if the call had its own timeout.
     fn check_order(
         &self,
         session: &str,

@@ -7,7 +7,7 @@ use super::{random::Random, world::World};
 /// What becomes of one POST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It arrives, and its response comes back.
+    /// It arrives, and so does its response.
     Arrives,
     /// No connection is made.
     Refused,

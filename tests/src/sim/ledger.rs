@@ -71,7 +71,7 @@ pub(super) struct RequestRecord {
     pub(super) decided_early: BTreeSet<String>,
     /// How the agent stopped waiting, if it did so without a response.
     pub(super) given_up: Option<GivenUp>,
-    /// The program that owned its session for long while the agent waited in vain.
+    /// The program that owned the session for a long time while the agent waited without a response.
     pub(super) left_by: Option<String>,
 }
 

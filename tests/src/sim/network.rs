@@ -252,7 +252,7 @@ impl Pump {
                 }
             }
         }
-        // A server notices after a while that the reader is gone.
+        // A server detects after a while that the reader has disconnected.
         let late = !self.network.world.is_over() && self.random.per_mille(200);
         let delay = if late { self.random.millis(3_000) } else { Duration::ZERO };
         let Self { network, cursor, sender, .. } = self;

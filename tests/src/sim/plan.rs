@@ -57,7 +57,7 @@ pub(super) enum EventIds {
     Absent,
 }
 
-/// What a server with ids of its own replays behind an id that it does not find.
+/// What a server with opaque ids replays after an id that it does not find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
     Everything,

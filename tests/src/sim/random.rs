@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator of its own for what the label names, independent of everything drawn elsewhere.
+    /// Creates a separate generator for this label, independent of all other draws.
     pub(crate) fn labelled(seed: u64, label: &str) -> Self {
         let hash = label.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -169,7 +169,7 @@ impl Server {
         let mut last = self.last.lock().unwrap();
         last.0 += 1;
         last.1 = format!("id: {}\ndata: {message}\n\n", last.0).into();
-        // Without a stream there is nobody to send it to.
+        // Without a stream there is no reader to send it to.
         let _ = self.events.send(last.1.clone());
     }
 

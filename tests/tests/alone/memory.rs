@@ -161,7 +161,7 @@ async fn cost_of_others(dialect: &Dialect, clients: usize, events: usize) -> isi
     each
 }
 
-/// An event of another client: each has ids of its own.
+/// An event of another client: each client has its own ids.
 fn foreign(number: usize, event_id: u64) -> String {
     let session = format!("session-of-another-client-{number}");
     let message = match number % 4 {

@@ -1,4 +1,4 @@
-//! The agent requests that were answered.
+//! The agent requests that have a response.
 
 use std::{
     collections::VecDeque,
@@ -8,16 +8,16 @@ use std::{
 use super::Arrival;
 use crate::MessageId;
 
-/// How many answered requests are remembered. Replay buffers of known servers hold 1024 events.
+/// How many requests with a response are remembered. Replay buffers of known servers hold 1024 events.
 pub(super) const ANSWERED: usize = 1024;
 
-/// Remembers answered requests, so that a replayed one is not answered again.
+/// Remembers requests that have a response, so that a replayed one gets no second response.
 ///
 /// On a shared endpoint most of them are requests of other clients, so each takes 40 bytes, whatever its ids are: keyed
 /// hashes stand for them. Agent requests are rare, and a search takes less than a microsecond.
 #[derive(Debug, Default)]
 pub(super) struct AnsweredRequests {
-    /// In the order of their responses; one for each id.
+    /// The requests in the order of their responses; one for each id.
     recent: VecDeque<Answered>,
     hasher: RandomState,
 }
@@ -36,7 +36,7 @@ struct Answered {
 }
 
 impl AnsweredRequests {
-    /// Whether a request was answered before, and is not one of a restarted agent whose ids began again.
+    /// Whether a request already has a response, and is not from a restarted agent that reuses ids.
     ///
     /// The same event is the same request. So is another event while the agent and the turn run, because a server may
     /// resend requests that it considers open. After that, another event is another request. If events have no ids,
@@ -70,7 +70,7 @@ impl AnsweredRequests {
         }
     }
 
-    /// Notes that the agent or the turn of a session, or of each, may have ended.
+    /// Records that the agent or the turn of a session, or of all sessions, may have ended.
     pub(super) fn mark_ended(&mut self, session: Option<&str>) {
         let wanted = self.hasher.hash_one(session);
         for answered in &mut self.recent {

@@ -25,7 +25,7 @@ use crate::{
 
 /// How often the upload of a large response is repeated after it broke. Then the agent gets a short error instead.
 const MAX_UPLOADS: u32 = 3;
-/// The name of the application's code in logs.
+/// The name in logs of the application's handler.
 const HANDLER: &str = "agent request handler";
 
 /// Passes a request to the handler: to its queue if it has one, otherwise in a separate task.
@@ -80,11 +80,11 @@ struct Target {
     session: Option<Arc<str>>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 enum Decision {
-    /// It is answered. The caller that cancelled it waits for the sender to be dropped.
+    /// It gets a response. The caller that cancelled it waits for the sender to be dropped.
     Respond(Reply, Option<oneshot::Sender<()>>),
-    /// Another client answers it.
+    /// Another client responds to it.
     Ignore,
     /// The agent or the connection is gone.
     Gone,
@@ -187,7 +187,7 @@ async fn deliver(core: &Arc<Core>, target: &Target, reply: Reply, mut responding
     }
 }
 
-/// Returns the message of a response, and whether it is an error instead of a result that finds no room.
+/// Returns the message of a response, and whether it is an error that replaces a result without room.
 fn prepare(
     core: &Arc<Core>,
     target: &Target,

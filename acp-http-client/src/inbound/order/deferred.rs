@@ -18,7 +18,7 @@ impl OrderedCore {
         self.first_body.is_some()
     }
 
-    /// The response of a call that needs no order arrived in a body.
+    /// The response to an unordered call arrived in a body.
     pub(crate) fn body_seen(&mut self, now: Moment) {
         self.first_body.get_or_insert(now);
     }

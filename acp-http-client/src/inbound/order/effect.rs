@@ -84,8 +84,8 @@ pub(crate) struct Response {
     pub(crate) number: u64,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) outcome: RpcOutcome,
-    /// The number that the next request will have: an echo of that request or a later one proves that this response
-    /// has passed.
+    /// The number of the next request: an echo of that request or a later one proves that this response was sent
+    /// before.
     pub(crate) next_number: u64,
     /// Whether it arrived on another stream, so that there is no echo on this one.
     pub(crate) elsewhere: bool,

@@ -12,7 +12,7 @@ pub(super) struct Floors(VecDeque<Floor>);
 
 #[derive(Debug, Clone, Copy)]
 struct Floor {
-    /// The number that the next request had then.
+    /// The number of the next request at that time.
     next_request: u64,
     event: u64,
 }

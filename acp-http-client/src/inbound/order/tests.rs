@@ -41,7 +41,7 @@ impl Bench {
         Self { core, pending: HashSet::new(), out: Vec::new(), now: Moment::ZERO }
     }
 
-    /// A bench whose first request was answered on the stream, under number 1.
+    /// A bench whose first request got its response on the stream, under number 1.
     fn introduced(dialect: &Dialect) -> Self {
         let mut bench = Self::new(dialect);
         bench.core.introducing();
@@ -117,7 +117,7 @@ impl Bench {
         })
     }
 
-    /// In which order a request was settled, if it was.
+    /// How the order of a response was verified, if the request was settled.
     fn settled(&self, request: u64) -> Option<Order> {
         self.out.iter().find_map(|effect| match effect {
             Effect::Settle { number, order, .. } if *number == request => Some(*order),

@@ -19,10 +19,10 @@ pub(super) struct Waiting {
     pub(super) abandoned: bool,
 }
 
-/// A doubt whether a response will still arrive.
+/// The possible loss of a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doubt {
-    /// When it arose.
+    /// When the response may have been lost.
     since: Moment,
     /// The last event of the session after that.
     pub(super) last: Moment,
@@ -57,7 +57,7 @@ impl OrderedCore {
         }
     }
 
-    /// The response to a request may never come.
+    /// The response to a request may never arrive.
     pub(crate) fn doubt(&mut self, now: Moment, number: u64) {
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.number == number) {
             waiting.unconfirmed.get_or_insert(Doubt::new(now));

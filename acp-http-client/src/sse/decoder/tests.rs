@@ -1,4 +1,4 @@
-//! Frames out of bytes, in every chunking.
+//! Decodes bytes to frames, in every chunking.
 
 use super::*;
 
@@ -140,7 +140,7 @@ fn data_at_the_limit_passes_in_any_chunking_and_one_byte_more_does_not() {
 
 #[test]
 fn line_ends_between_lines_of_data_count() {
-    // Two lines and the end between them; a field whose name begins with `data` is none.
+    // Two lines and the end between them; a field whose name only begins with `data` is not data.
     for (input, size) in [("data: ab\ndata: c\n\n", 4), ("data: a\ndata\ndatum\ndatas: x\n\n", 2)] {
         for chunk in 1..=input.len() {
             for (limit, fits) in [(size - 1, false), (size, true), (size + 1, true)] {

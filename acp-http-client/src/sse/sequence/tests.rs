@@ -1,4 +1,4 @@
-//! What comes out of a numbered stream.
+//! The output of a numbered stream.
 
 use super::Sequenced::{Gap, Item, Late, Unproven};
 use super::*;
@@ -15,7 +15,7 @@ pub(super) fn accept(
     }
 }
 
-/// Feeds `(number, content)` pairs and collects what comes out, with the flow after each.
+/// Feeds `(number, content)` pairs and collects the delivered items, with the flow after each.
 pub(super) fn feed(
     sequence: &mut Sequence<&'static str>,
     events: &[(u64, &'static str)],
@@ -88,7 +88,8 @@ fn what_an_earlier_stream_brought_is_held_until_the_open_one_comes_to_it() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (60, "x")]);
     sequence.reopened();
-    // The replay buffer begins at 30, and is replayed from there: more than is taken before a hole is believed.
+    // The replay buffer begins at 30 and is replayed from there: more events than are accepted before a hole is
+    // reported.
     let events: Vec<_> = (30..70).map(|n| (n, "x")).collect();
     let (out, flows) = feed(&mut sequence, &events);
     assert_eq!(out[0], Gap { from: 2, to: 29 });

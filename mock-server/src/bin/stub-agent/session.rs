@@ -91,7 +91,7 @@ impl Sessions {
         let lines: String = updates.iter().map(|update| format!("{update}\n")).collect();
         let file = OpenOptions::new().create(true).append(true).open(memory.join(id));
         if let Err(error) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
-            eprintln!("stub-agent: cannot remember: {error}");
+            eprintln!("stub-agent: cannot store the history: {error}");
         }
     }
 

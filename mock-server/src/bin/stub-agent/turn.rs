@@ -170,7 +170,7 @@ fn sleeper(seconds: u64) -> Command {
 
 fn leave_child(command: &mut Command) {
     if let Err(error) = command.spawn() {
-        eprintln!("stub-agent: cannot leave a child behind: {error}");
+        eprintln!("stub-agent: cannot start a child process: {error}");
     }
 }
 
@@ -179,6 +179,6 @@ fn leave_child(command: &mut Command) {
 fn die_by_signal(name: &str) {
     let script = "ulimit -c 0; kill -s \"$1\" $$";
     let error = Command::new("sh").args(["-c", script, "sh", name]).exec();
-    eprintln!("stub-agent: cannot die by {name}: {error}");
+    eprintln!("stub-agent: cannot send itself {name}: {error}");
     std::process::exit(70);
 }

@@ -38,7 +38,7 @@ impl Connections {
     }
 
     /// Starts an agent for a new connection and passes it the `initialize`. The receiver gets the response,
-    /// or none if the agent dies.
+    /// or an error if the agent exits.
     pub(super) async fn open(
         self: &Arc<Self>,
         agent: &str,

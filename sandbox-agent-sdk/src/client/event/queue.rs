@@ -81,7 +81,7 @@ impl<T: Weight> Queue<T> {
             }
         }
         drop(state);
-        // Dropping a request answers it, which is not to happen under the lock.
+        // Dropping a request responds to it, which must not happen under the lock.
         drop(dropped);
         self.waker.wake();
     }
@@ -110,7 +110,7 @@ impl<T: Weight> Queue<T> {
         self.committed.store(true, Ordering::Release);
     }
 
-    /// Takes out the items of a class.
+    /// Removes and returns the items of a class.
     pub(crate) fn take_class(&self, wanted: Class) -> Vec<T> {
         let mut state = self.lock();
         let items = std::mem::take(&mut state.items);
@@ -137,14 +137,14 @@ impl<T: Weight> Queue<T> {
         state.ended = true;
         state.bytes = [0; Class::COUNT];
         let items = std::mem::take(&mut state.items);
-        // Dropping a request answers it, which is not to happen under the lock.
+        // Dropping a request responds to it, which must not happen under the lock.
         drop(state);
         drop(items);
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
         let (item, discarded) = self.lock().pop();
-        // Dropping a request answers it, which is not to happen under the lock.
+        // Dropping a request responds to it, which must not happen under the lock.
         drop(discarded);
         item
     }

@@ -1,4 +1,4 @@
-//! What a queue drops, and what it gives.
+//! The items that a queue drops and returns.
 
 use super::queue::RESERVE;
 use super::{Class, Queue, Weight};
@@ -67,7 +67,7 @@ fn a_large_request_costs_neither_reports_nor_news_and_the_next_one_is_counted() 
 }
 
 #[tokio::test]
-async fn the_end_comes_behind_what_is_there() {
+async fn the_end_follows_the_queued_items() {
     let queue = Queue::new(20);
     queue.push(Thing::Small(1));
     queue.end();

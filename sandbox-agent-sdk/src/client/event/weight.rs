@@ -21,7 +21,7 @@ pub(crate) trait Weight {
 pub(crate) enum Class {
     /// Updates, of which there may be any number.
     Report,
-    /// Agent requests, which wait for an answer.
+    /// Agent requests, which wait for a response.
     Request,
     /// Agent requests to other clients. They must not displace those to this one.
     Unclaimed,

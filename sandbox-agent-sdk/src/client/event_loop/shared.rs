@@ -38,7 +38,7 @@ pub(in crate::client) struct Shared {
     pub(in crate::client) admission: Arc<Admission>,
     /// The memory of the unclaimed ones. It is separate: other clients must not use up that of this client.
     pub(in crate::client) unclaimed_admission: Arc<Admission>,
-    /// How many agent requests are open that this client answers.
+    /// How many agent requests that this client serves are open.
     pub(in crate::client) slots: Arc<Admission>,
     pub(in crate::client) limits: Limits,
     /// Which optional methods exist, as calls have shown.
@@ -78,7 +78,7 @@ impl Shared {
         self.exit_notices_trusted.load(Ordering::Acquire)
     }
 
-    /// The agent of the connection has these names.
+    /// Sets the names of the connection's agent.
     pub(in crate::client) fn set_agent<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         self.is_gemini.store(is_gemini(names), Ordering::Release);
     }

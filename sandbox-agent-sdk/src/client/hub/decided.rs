@@ -31,6 +31,6 @@ impl Hub {
 pub(in crate::client) fn warn_undecided(session: Option<&str>) {
     tracing::warn!(
         session,
-        "the requests of this session are refused because nothing decides them: set a permission handler or a policy, or read its events as a deciding subscription"
+        "the requests of this session are rejected because nothing decides them: set a permission handler or a policy, or read its events as a deciding subscription"
     );
 }

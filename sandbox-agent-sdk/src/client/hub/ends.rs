@@ -38,8 +38,8 @@ impl Hub {
         }
     }
 
-    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` tells whether the agent
-    /// replays the conversation.
+    /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` is whether the agent replays the
+    /// conversation.
     pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Resuming {
         self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
         let now = self.now();
@@ -60,7 +60,7 @@ impl Hub {
 
     /// Whether a live update is replayed by the agent: after its response to a load, or before its response to a fork.
     pub(in crate::client) fn is_replay(&self, update: &Update) -> bool {
-        // Most updates come while nothing is loaded.
+        // Most updates arrive while no session is being loaded.
         if self.loads.load(Ordering::Acquire) == 0 || !update.is_conversation() {
             return false;
         }

@@ -1,6 +1,6 @@
 //! The hub under random schedules: publishing while others subscribe, leave, end a turn or close it.
 //!
-//! A schedule in which a reader waits for ever fails, and so does one that loses, repeats or reorders an event.
+//! A schedule in which a reader waits forever fails, and so does one that loses, repeats or reorders an event.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn read_turn(queue: &Queue<TurnItem>) -> Vec<String> {
     texts
 }
 
-/// Every event once, and those of each writer in their order.
+/// Checks that every event occurs once, and that the events of each writer are in order.
 #[track_caller]
 fn assert_complete(texts: &[String]) {
     assert_eq!(texts.len(), WRITERS * EVENTS, "{texts:?}");

@@ -1,4 +1,4 @@
-//! What is known about the sessions of a client, and which calls about them are pending.
+//! The known state of a client's sessions, and the pending calls about them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -32,7 +32,7 @@ pub(in crate::client) struct Progress {
     pub(in crate::client) timed: bool,
     /// How many agent requests wait for a response of this client.
     pub(in crate::client) open_requests: usize,
-    /// Since when an agent request waits in a turn that was not read yet. The turn may never be read.
+    /// Since when an agent request has waited in a turn that was not read yet. The turn may never be read.
     pub(in crate::client) unread_since: Option<Instant>,
     /// Whether the agent reported that it is working, and has not reported the end.
     working: bool,
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn only_work_that_was_reported_ends_and_only_by_a_live_report() {
         use Origin::{History, Live, Replayed};
-        // What is reported in a turn, and whether that ends it.
+        // Reports in a turn, and whether they end it.
         let table: [(&[(&str, Origin)], bool); 8] = [
             (&[("running", Live), ("idle", Live)], true),
             (&[("requires_action", Live), ("idle", Live)], true),

@@ -257,7 +257,7 @@ impl SessionState {
         });
     }
 
-    /// The prompt of the turn is sent. What happened before does not concern the turn.
+    /// The prompt of the turn is sent. Earlier events do not belong to the turn.
     pub(super) fn send_prompt(&mut self) {
         (self.is_prompted, self.has_updates, self.has_late_chunks) = (true, false, false);
         self.turn_missed.clear();

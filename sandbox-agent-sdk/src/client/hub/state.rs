@@ -65,7 +65,7 @@ impl State {
         self.sessions.get_mut(update.session_id()).is_none_or(|session| session.is_of_turn(update))
     }
 
-    /// The hold on an event of a session that has no entry of its own in a log: it waits for the entries before it.
+    /// The hold on an event of a session without its own log entry: it waits for the entries before it.
     pub(super) fn hold(&self, session: Option<&str>) -> Option<Hold> {
         let latest = self.logs.iter().find_map(|log| log.latest_hold(session?))?;
         Some(latest.until_settled())

@@ -1,4 +1,4 @@
-//! Whether a new connection reads the stream that a log has read before.
+//! Whether a new connection reads the same stream that a log has read before.
 
 use std::collections::BTreeMap;
 

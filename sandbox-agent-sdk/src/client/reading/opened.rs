@@ -1,4 +1,4 @@
-//! A separate stream of the server, which responds to nothing.
+//! A separate stream of the server, which responds to no agent request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::event::{Gap, Origin};
 use crate::termination::TerminationReport;
 use crate::{Error, Event, ServerKind, Update};
 
-/// A separate stream, which responds to nothing.
+/// A separate stream, which responds to no agent request.
 pub(super) struct Opened {
     pub(super) wire: wire::AcpHttpClient,
     pub(super) events: wire::Events,
     requests: wire::AgentRequests,
     /// Resolves when everything was read that the server had when the stream was opened; `None` afterwards.
     probe: Option<Probe>,
-    /// When the probe is no longer repeated.
+    /// When to stop repeating the probe.
     until: Instant,
     /// Whether the one agent of the endpoint has ended, so that nothing responds to the probe.
     has_ended: bool,
@@ -37,7 +37,7 @@ pub(super) struct Opened {
     incarnation: u64,
     /// The silence after which everything counts as read, on an endpoint without an agent.
     quiet: Duration,
-    /// Agent requests that were read. They can be offered or answered while the stream is open.
+    /// Agent requests that were read. They can be offered, or get a response, while the stream is open.
     asked: Vec<(wire::AgentRequest, wire::Responder)>,
     pub(super) connection: Arc<Connection>,
     /// The path of another endpoint that is read.
@@ -128,7 +128,7 @@ impl Opened {
         }
     }
 
-    /// Why the stream has ended before it was read to its end.
+    /// Why the stream ended before all of it was read.
     fn wire_ended(&self) -> Error {
         match self.wire.state().end_reason() {
             Some(wire::EndReason::StreamRefused(_)) => {

@@ -15,7 +15,7 @@ pub(in crate::client) struct Ownership {
 }
 
 impl Ownership {
-    /// Whether this client responds to the requests of a session. On an endpoint of its own it responds to all.
+    /// Whether this client responds to the requests of a session. On an unshared endpoint it responds to all.
     pub(in crate::client) fn has(&self, session: Option<&str>) -> bool {
         let is_ours = |session| self.shared.owned.contains(session) || self.hub.has_pending_call(session);
         !self.shared.is_shared || session.is_some_and(is_ours)

@@ -41,7 +41,7 @@ impl UnclaimedTable {
         Self { bound, state: Mutex::default() }
     }
 
-    /// Enters a request. If there are too many, the oldest can no longer be claimed.
+    /// Adds a request. If there are too many, the oldest can no longer be claimed.
     pub(super) fn add(&self, request: &UnclaimedRequest) {
         let released: Vec<_> = {
             let mut state = self.lock();

@@ -47,7 +47,7 @@ struct Stored {
     bytes: usize,
 }
 
-/// The times and sizes of all parts of a snapshot. Each unknown field is a part of its own.
+/// The times and sizes of all parts of a snapshot. Each unknown field is a separate part.
 #[derive(Debug)]
 pub(super) struct Budget {
     parts: [Stored; PARTS],

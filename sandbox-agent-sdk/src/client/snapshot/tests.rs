@@ -1,4 +1,4 @@
-//! What counts for more than what.
+//! Which reports take precedence over others.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn mode(snapshot: &TrackedSnapshot) -> Option<String> {
 }
 
 #[test]
-fn an_answer_does_not_undo_what_was_told_since_its_call_began() {
+fn a_response_does_not_undo_reports_since_its_call_began() {
     let mut snapshot = TrackedSnapshot::default();
     snapshot.report(mode_report("b"), Origin::Live, 5);
     snapshot.answer(state("a"), 4, 6);
@@ -111,7 +111,7 @@ fn a_title_can_be_taken_away() {
 }
 
 #[test]
-fn whatever_is_not_understood_is_kept_in_its_place() {
+fn values_that_cannot_be_parsed_are_preserved_under_their_names() {
     let mut snapshot = TrackedSnapshot::default();
     let odd = json!({
         "modes": {"currentModeId": "a", "availableModes": [{"id": "a"}, 5], "beside": 1, "_meta": {"m": 1}},
@@ -125,7 +125,7 @@ fn whatever_is_not_understood_is_kept_in_its_place() {
     assert_eq!(now.other["models"], json!({"availableModels": [null], "currentModelId": 7}));
     assert_eq!((&now.models.other["beside"], now.models.other.len()), (&json!(2), 1));
     assert_eq!((&now.other["tools"], &now.other["brandNew"]), (&json!([{"no": "name"}]), &json!(true)));
-    // Once there is nothing odd about it, nothing odd is left.
+    // A valid report leaves no unparsed entries.
     snapshot.answer(Patch::of_state(&json!({"modes": {"availableModes": []}, "tools": []})), 1, 2);
     let now = snapshot.get();
     assert!(!now.other.contains_key("modes") && !now.other.contains_key("tools"));
@@ -166,7 +166,7 @@ fn what_is_older_does_not_replace_members_that_are_newer() {
     is(&snapshot, 3);
     snapshot.answer(Patch::of_state(&state(6)), 7, 8);
     is(&snapshot, 6);
-    // Nothing of an earlier session of the same name is left, except what was told since the call began.
+    // Nothing of an earlier session with the same id is left, except what was reported since the call began.
     snapshot.begin(Patch::of_state(&state(7)), 8, 9);
     is(&snapshot, 7);
     snapshot.begin(Patch::default(), 8, 10);
@@ -177,7 +177,7 @@ fn what_is_older_does_not_replace_members_that_are_newer() {
 }
 
 #[test]
-fn history_does_not_undo_what_was_told_since_the_load_began() {
+fn history_does_not_undo_reports_since_the_load_began() {
     let mut snapshot = TrackedSnapshot::default();
     snapshot.report(mode_report("before"), Origin::Live, 1);
     snapshot.load(1);

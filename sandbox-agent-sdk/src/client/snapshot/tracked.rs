@@ -17,7 +17,7 @@ use crate::update::ConfigOption;
 ///
 /// A response and the updates around it arrive on different paths, so a response may arrive after a newer update.
 /// Each part therefore has the time of its last report: a response changes only parts without a report since its call
-/// began. Each unknown field is a part of its own. A part that exceeds the budget is ignored.
+/// began. Each unknown field is a separate part. A part that exceeds the budget is ignored.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedSnapshot {
     snapshot: Arc<SessionSnapshot>,
@@ -71,7 +71,7 @@ impl TrackedSnapshot {
     /// Applies the options in the response to a call that set one of them and began at this time.
     ///
     /// A report since then may be older than the response: codex reports its options some time after its response to an
-    /// earlier call. The option that was set has the value of the response all the same.
+    /// earlier call. The option that was set still gets the value of the response.
     pub(crate) fn set_option(&mut self, options: Vec<ConfigOption>, set: &str, began: u64, now: u64) {
         let is_reported = self.budget.reported(Part::Options).is_after(began);
         let options = match options.iter().find(|option| option.id == set) {

@@ -117,7 +117,7 @@ impl Collector {
         (self.collected, (self.dropped > 0).then_some(Missed::Lagged(self.dropped)))
     }
 
-    /// Takes room; `false` if there is not enough.
+    /// Reserves memory; `false` if the limit would be exceeded.
     fn reserve(&mut self, bytes: usize) -> bool {
         let left = self.room.checked_sub(bytes);
         self.room = left.unwrap_or(self.room);

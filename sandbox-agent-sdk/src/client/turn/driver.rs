@@ -267,10 +267,10 @@ impl Driver {
         }
     }
 
-    /// Connects, and has the prompt stored. Everything that has arrived until then does not belong to the turn.
+    /// Connects, and lets the layer store the prompt. Events that have arrived until then do not belong to the turn.
     async fn prepared(&mut self) -> Result<(Arc<Connection>, wire::Request<wire::Json>), Error> {
         let connection = self.inner.connection().await?;
-        // Turns are cancelled by a message of their own.
+        // Turns are cancelled with a separate message.
         let options = wire::RequestOptions::new().no_timeout().cancel_on_drop(false);
         let params = json!({"sessionId": self.session, "prompt": self.prompt});
         let request = connection.wire.request_raw(PROMPT, &params).options(options);

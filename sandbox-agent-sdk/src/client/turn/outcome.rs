@@ -82,7 +82,7 @@ impl TurnOutcome {
     /// Converts the outcome to an [`AgentResult`], which can be classified for a conversation thread.
     ///
     /// The stop reason decides, unless the response has the members `subtype` and `is_error` of a result: then these
-    /// do. A turn that was cancelled is `cancelled`, whatever the response says.
+    /// do. A cancelled turn is always `cancelled`, regardless of the response.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
         let stopped = AgentResult::from_stop_reason(self.stop_reason.as_str());
@@ -90,7 +90,7 @@ impl TurnOutcome {
             return stopped;
         }
         let AgentResult { subtype, is_error, .. } = AgentResult::from_value(&self.raw);
-        // An error without a subtype is no success.
+        // An error without a subtype is not a success.
         let is_contradicted = |stopped: &String| is_error == Some(true) && stopped == "success";
         let subtype = subtype.or_else(|| stopped.subtype.filter(|stopped| !is_contradicted(stopped)));
         AgentResult { subtype, is_error, body: None }

@@ -48,7 +48,7 @@ pub(super) struct ReceivedTurn {
 }
 
 impl ReceivedTurn {
-    /// Returns what is missing, as far as the updates say.
+    /// Returns what is missing, according to the updates.
     pub(super) fn missing(&self) -> Vec<Missed> {
         self.holes.iter().map(|hole| hole.missed).collect()
     }

@@ -216,7 +216,7 @@ impl LogQuery {
     }
 }
 
-/// At least one millisecond: the server reads zero as its default.
+/// At least one millisecond: the server treats zero as its default.
 fn milliseconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     let milliseconds = duration.map_or(0, |duration| duration.as_millis().max(1));
     serializer.serialize_u64(u64::try_from(milliseconds).unwrap_or(u64::MAX))

@@ -23,7 +23,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "image", texts: &["data", "mimeType", "uri"], required: 2 },
     Kind { name: "audio", texts: &["data", "mimeType"], required: 2 },
     Kind { name: "resource_link", texts: &["uri", "name", "title", "description", "mimeType"], required: 2 },
-    // Its fields are in an object of their own.
+    // Its fields are in a nested object.
     Kind { name: "resource", texts: &[], required: 0 },
 ];
 

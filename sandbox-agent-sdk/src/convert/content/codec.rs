@@ -49,7 +49,7 @@ impl Content {
         }
         match self.extra_mut() {
             Some(extra) => extra.get_or_insert_default().wrapper = wrapper,
-            // Content that cannot be parsed has no place for them, so the whole entry is preserved.
+            // Content that cannot be parsed has no field for them, so the whole entry is preserved.
             None => {
                 let mut entry = Map::new();
                 put(&mut entry, "type", Some(WRAPPED));

@@ -62,7 +62,7 @@ fn the_fields_hold_what_was_read() {
 }
 
 #[test]
-fn a_kind_nobody_knows_is_kept_and_a_broken_one_is_an_error() {
+fn an_unknown_kind_is_preserved_and_a_damaged_one_is_an_error() {
     for unknown in [json!({"type": "weird", "x": 1}), json!({"command": "x"}), json!({"type": 5})] {
         let config = read(unknown.clone());
         assert!(matches!(config, McpServerConfig::Other(_)), "{unknown}");

@@ -169,7 +169,7 @@ fn only_problems_about_a_dead_agent_are_reports() {
 }
 
 #[test]
-fn what_the_adapter_tells_in_one_sentence_is_read() {
+fn the_one_sentence_report_of_the_adapter_is_parsed() {
     let info = |detail: &str| {
         let problem =
             json!({"type": "about:blank", "title": "agent_exited", "status": 502, "detail": detail});

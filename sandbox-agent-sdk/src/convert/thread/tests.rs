@@ -138,7 +138,7 @@ fn a_crash_says_what_the_agent_said() {
 }
 
 #[test]
-fn new_subtypes_plug_in_and_old_ones_can_be_judged_anew() {
+fn new_subtypes_can_be_added_and_known_ones_reclassified() {
     let rules = ResultRules::default()
         .with_subtype("error_max_budget_usd", Severity::Recoverable)
         .with_subtype("partial_success", Severity::Success)

@@ -16,8 +16,8 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Parses the parameters into a place. It has no session id or no kind if they have to be parsed as a [`Value`]: the
-    /// kind is not a frequent one, a required field is missing, or the order of fields is unusual.
+    /// Parses the parameters in place. The result has no session id or no kind if they have to be parsed as a
+    /// [`Value`]: the kind is not a frequent one, a required field is missing, or the order of fields is unusual.
     pub(super) fn read(params: &str, place: &mut Option<Self>) {
         if lenient::from_str(params, place).is_err() {
             *place = None;

@@ -75,7 +75,7 @@ fn every_known_kind_is_typed_and_its_json_is_kept() {
 }
 
 #[test]
-fn a_tool_call_tells_what_it_does() {
+fn a_tool_call_describes_what_it_does() {
     let update =
         read(json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Run", "kind": "execute",
         "status": "in_progress", "rawInput": {"command": "ls"}, "locations": [{"path": "/a", "line": 3}, {}],

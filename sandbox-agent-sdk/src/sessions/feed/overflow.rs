@@ -12,7 +12,7 @@ use super::{Entry, Mailbox, Pushed};
 pub(super) struct Overflow {
     /// Guards the counts by session; held to add or take them.
     lost: Mutex<BTreeMap<String, u64>>,
-    /// Something was lost, or the feed has something else to do.
+    /// Notified when an entry was lost, or the feed has other work.
     pub(super) news: Notify,
 }
 
@@ -21,7 +21,7 @@ impl Overflow {
         self.count(inbox, 1, inbox.push(entry))
     }
 
-    /// Counts entries as lost in their position, of which this was the first.
+    /// Counts entries as lost at their position. This was the first of them.
     pub(super) fn lose(&self, inbox: &Mailbox, first: Entry, count: u64) -> Pushed {
         self.count(inbox, count, inbox.lose(first, count))
     }

@@ -140,7 +140,7 @@ impl State {
         holds: bool,
     ) -> Option<Hold> {
         self.last_active = Some(SystemTime::now().into());
-        // A turn that another layer began is not stored as one.
+        // A turn that another layer began is not stored as a turn.
         let RunningTurn { id, request, is_unordered, inbox } = self.take_turn(session)?;
         self.is_echoing |= outcome.is_ok() && !is_unordered;
         let trailing = request.filter(|_| is_unordered);

@@ -14,7 +14,7 @@ use crate::sessions::store::StoredEventKind;
 use crate::sessions::tracker::Command;
 use crate::{ConnectionState, Event};
 
-/// What a feed knows of the streams and of who gets their events.
+/// The state of a feed: the streams, and which trackers receive their events.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// By the id of the agent's session.
@@ -31,7 +31,7 @@ pub(super) struct State {
     /// The agent's sessions of these turns, by the ids of the turns and of their prompts.
     pub(super) sessions_of_turns: HashMap<String, String>,
     pub(super) sessions_of_requests: HashMap<String, String>,
-    /// Who waits for the response to a prompt on the stream, by its JSON-RPC id.
+    /// The waiters for responses to prompts on the stream, by JSON-RPC id.
     pub(super) awaited: HashMap<String, Mailbox>,
     /// Agent requests of turns of other processes that are offered here, by session and id.
     pub(super) offered: HashMap<(String, String), Offered>,
@@ -46,10 +46,10 @@ pub(super) struct State {
     /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.
     pub(super) is_echoing: bool,
     pub(super) clock: u64,
-    /// The clock when the stream was lost last.
+    /// The clock when the stream was last lost.
     pub(super) lost_at: Option<u64>,
     pub(super) away: bool,
-    /// What was bound before is gone with the agent, the server or the connection.
+    /// Bindings from before this moment ended with the agent, the server or the connection.
     pub(super) ended_before: u64,
     /// Incremented with every connection and every restart of the server: offsets of different streams do not compare.
     pub(super) stream: u64,
@@ -124,7 +124,7 @@ impl State {
         self.turns.get_mut(self.sessions_of_requests.get(request)?)
     }
 
-    /// A tracker has something at an agent's session.
+    /// Records that a tracker has a route, a proposal or a claim at an agent's session.
     pub(super) fn bind(&mut self, agent_session: &str, inbox: &Mailbox) {
         let bound = self.bound.entry(inbox.session().to_owned()).or_default();
         if !bound.iter().any(|id| id == agent_session) {
@@ -151,7 +151,7 @@ impl State {
         self.bound.get(inbox.session()).cloned().unwrap_or_default()
     }
 
-    /// Ends the routes of a tracker, but for this agent's session.
+    /// Ends the routes of a tracker, except that of this agent's session.
     pub(super) fn end_routes(&mut self, inbox: &Mailbox, but: Option<&str>) {
         for id in self.bound_to(inbox).iter().filter(|id| Some(id.as_str()) != but) {
             remove_of(&mut self.routes, id, |route| &route.inbox, inbox);
@@ -192,7 +192,7 @@ impl State {
         latest.filter(|hold| hold.is_released().is_none()).cloned()
     }
 
-    /// Whether what was bound then is gone.
+    /// Whether bindings of that moment have ended.
     pub(super) fn is_gone(&self, bound_at: u64) -> bool {
         bound_at < self.ended_before
     }
@@ -217,7 +217,7 @@ impl State {
         self.unseen.values().for_each(|inbox| inbox.note(Command::Unfollow));
     }
 
-    /// Something happened that is not of one session.
+    /// Handles an event that belongs to no single session.
     pub(super) fn happened_to_all(&mut self, event: &Event) {
         match event {
             Event::Connection(ConnectionState::Reconnecting { .. }) if self.away => {}
@@ -229,7 +229,7 @@ impl State {
             Event::Reconnected { .. } => self.away = false,
             Event::ServerRestarted => {
                 self.clock += 1;
-                // What was bound since the stream was lost was bound on the new server.
+                // Bindings made after the stream was lost belong to the new server.
                 let before = self.lost_at.take().unwrap_or(self.clock);
                 self.end_before(before, false);
                 self.unfollow();
@@ -247,7 +247,7 @@ impl State {
                 self.unfollow();
                 self.gone.values_mut().for_each(|route| route.is_trailing = false);
             }
-            // Nothing says which session they were of.
+            // It is unknown which session they belonged to.
             Event::Gap(_) | Event::Lagged(_) | Event::Malformed { lost: true, .. } => {
                 let Some(entry) = Entry::of(event, None) else { return };
                 let routed = self.routes.iter().map(|(id, route)| (id, &route.inbox));
@@ -259,7 +259,7 @@ impl State {
                 let mut reached = HashSet::new();
                 for (id, inbox) in routed.chain(proposed) {
                     if reached.insert(Arc::as_ptr(inbox)) {
-                        // What does not fit is counted in its position.
+                        // An entry that does not fit is counted at its position.
                         let _ =
                             self.overflow.give(inbox, Entry { turn_id: self.turn_of(id), ..entry.clone() });
                     }

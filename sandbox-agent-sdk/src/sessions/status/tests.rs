@@ -96,7 +96,7 @@ fn resuming_needs_everything_there_is_to_need() {
             None => Ok(Active),
         };
         assert_eq!(Suspended.after(StatusEvent::Resume(support)), expected);
-        // In a status that cannot be resumed at all, that is the reason, whatever else is missing.
+        // In a status that can never be resumed, the status is the reason, whatever else is missing.
         for status in [Active, Archived, Error] {
             let refused = TransitionError::Forbidden { from: status, to: Active };
             assert_eq!(status.after(StatusEvent::Resume(support)), Err(refused));

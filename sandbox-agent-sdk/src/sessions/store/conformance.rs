@@ -5,8 +5,8 @@
 //!
 //! A store may limit how many events of a session it holds. It may drop any event that is neither open nor the prompt of
 //! one of the latest three turns that may have run. The other events keep their indexes, and `last_index` does not
-//! change. The checks need room for 2,000 events of a session, but for
-//! `keeps_what_a_session_needs_to_continue`, which is for such stores.
+//! change. The checks need room for 2,000 events of a session, except `keeps_what_a_session_needs_to_continue`, which
+//! is for such stores.
 //!
 //! ```
 //! # #[tokio::main]
@@ -189,7 +189,7 @@ async fn all_ids(store: &Store, mut query: RecordQuery) -> Vec<String> {
     }
 }
 
-/// Polls a future until it has waited so many times, and drops it then.
+/// Polls a future until it was pending this many times, then drops it.
 async fn drop_after<T>(mut waits: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| match future.as_mut().poll(context) {

@@ -36,7 +36,7 @@ impl Cursor {
         &self.id
     }
 
-    /// Refuses a cursor behind an id that no session has: not every store could look for it.
+    /// Rejects a cursor with an invalid session id: not every store could search for it.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         check_key("a cursor", &self.id).map_err(|_| {
             let cursor = self.to_string().chars().take(64).collect();

@@ -109,7 +109,7 @@ impl StoreError {
         matches!(self, Self::Unavailable(_))
     }
 
-    /// Whether the call may have been carried out, or may be when it is repeated.
+    /// Whether the call may have been executed, or may succeed when it is repeated.
     pub(crate) fn may_be_done(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Database(_))
     }

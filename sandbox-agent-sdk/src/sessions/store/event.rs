@@ -43,7 +43,7 @@ open_enum! {
         Restored = "restored",
         /// The session was released for another process.
         Detached = "detached",
-        /// Messages of the stream are missing in the store: `{"from": number, "to": number}`, as far as known.
+        /// Messages of the stream are missing in the store: `{"from": number, "to": number}`, where known.
         Gap = "gap",
         /// Events are lost because they could not be stored: `{"count": number}`.
         Lost = "lost",

@@ -22,12 +22,12 @@ pub const MAX_EARLIER_AGENT_SESSIONS: usize = 100;
 
 /// The items of a page by default.
 pub(super) const DEFAULT_PAGE: usize = 100;
-/// What a value takes in memory besides its text.
+/// The memory of a value in addition to its text.
 const OVERHEAD: usize = 32;
-/// How much deeper a text may be than a value in it: records and lines of transcripts have members of their own.
+/// How much deeper a text may be than a value in it: records and transcript lines wrap the value.
 const WRAPPING: usize = 8;
 
-/// Refuses a key that some store cannot hold, so that all stores hold the same.
+/// Rejects a key that some store cannot hold, so that all stores accept the same keys.
 pub(super) fn check_key(what: &str, key: &str) -> Result<(), StoreError> {
     let invalid = |why: String| Err(StoreError::Invalid(format!("{what} {why}")));
     if key.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn check_key(what: &str, key: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Refuses a number that databases cannot hold: theirs have 63 bits.
+/// Rejects a number that databases cannot store: they have 63 bits.
 pub(super) fn check_number(what: &str, number: u64) -> Result<(), StoreError> {
     match i64::try_from(number) {
         Ok(_) => Ok(()),
@@ -54,7 +54,7 @@ pub(super) fn check_moment(what: &str, moment: Timestamp) -> Result<(), StoreErr
     check_number(what, moment.as_millis())
 }
 
-/// Refuses a value that could not be read again, and returns its approximate size in bytes.
+/// Rejects a value that could not be read again. Returns its approximate size in bytes.
 pub(super) fn check_value(what: &str, value: &Value) -> Result<usize, StoreError> {
     measure(value, MAX_DEPTH).map_err(|why| StoreError::Invalid(format!("{what} {why}")))
 }
@@ -104,7 +104,7 @@ pub fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     })
 }
 
-/// How deeply a text is nested.
+/// Returns how deeply a text is nested.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     let (mut quoted, mut escaped) = (false, false);

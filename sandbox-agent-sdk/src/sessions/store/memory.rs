@@ -77,7 +77,7 @@ impl Stored {
         stored
     }
 
-    /// Stores an event unless its key is stored, and drops one of too many.
+    /// Stores an event unless its key is already stored. Drops an event if there are too many.
     fn push(&mut self, event: NewEvent, epoch: u64, max_events: usize) -> u64 {
         if let Some(index) = self.indexes.get(&event.key) {
             return *index;
@@ -150,7 +150,7 @@ impl State {
         *stored = stored.later(position);
     }
 
-    /// Ends the ownership of a session with `end`, which gets how far its owner had scanned.
+    /// Ends the ownership of a session with `end`, which receives the owner's read position.
     fn end_ownership(
         &mut self,
         id: &str,
@@ -158,7 +158,7 @@ impl State {
     ) -> Result<SessionRecord, StoreError> {
         let stored = self.session(id)?;
         let (owner, endpoint) = (stored.record.owner.clone(), stored.record.endpoint.clone());
-        // The end of an open turn may be among what was scanned, and is not stored.
+        // The scanned events may include the end of an open turn, which is not stored.
         let has_open_turn = stored.has_open_turn();
         let scanned_to = self.scanned_to(owner.as_ref(), endpoint.as_ref()).filter(|_| !has_open_turn);
         let record = &mut self.session(id)?.record;
@@ -168,7 +168,7 @@ impl State {
         Ok(record)
     }
 
-    /// Removes how far a process has scanned an endpoint if it owns no session there.
+    /// Removes the read position of a process on an endpoint if it owns no session there.
     fn forget_scanned(&mut self, owner: Option<String>, endpoint: Option<String>) {
         let still_owns = |stored: &Stored| stored.record.owner == owner && stored.record.endpoint == endpoint;
         if !self.sessions.values().any(still_owns)
@@ -251,7 +251,7 @@ impl MemoryStore {
         Box::pin(std::future::ready(result))
     }
 
-    /// Drops the oldest of too many sessions, but not the one that was just created.
+    /// Drops the oldest session if there are too many, but not the one that was just created.
     fn drop_oldest(&self, sessions: &mut HashMap<String, Stored>, created: &str) {
         while sessions.len() > self.max_sessions {
             let others = sessions.values().map(|stored| &stored.record).filter(|other| other.id != created);

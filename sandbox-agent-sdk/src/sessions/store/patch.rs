@@ -129,7 +129,7 @@ impl RecordPatch {
         }
         record.revision += 1;
         if self.status.is_some() && record.status.is_terminal() {
-            // Nothing of the session happens any more. What an owner that does not know it still writes is rejected.
+            // The session has ended. Later writes of an owner that does not know this are rejected.
             record.end_ownership(None);
         }
         record.check()

@@ -106,7 +106,7 @@ impl RecordQuery {
     }
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    /// Whether no session can match, whatever is stored.
+    /// Whether no session can ever match.
     pub(super) fn matches_nothing(&self) -> bool {
         self.statuses.is_empty()
             || self.filters().any(|(column, wanted)| super::limits::check_key(column, wanted).is_err())

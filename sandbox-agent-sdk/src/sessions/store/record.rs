@@ -185,9 +185,9 @@ impl SessionRecord {
     /// on the record's endpoint; it must be `None` if a turn of the session is open, because the owner may have
     /// read the end of the turn without storing it. For implementors of stores.
     pub fn end_ownership(&mut self, scanned_to: Option<StreamPosition>) {
-        // What an owner scanned says nothing about a session that it has not caught up with.
+        // The read position of an owner does not apply to sessions that it has not caught up with.
         if self.caught_up {
-            // What was scanned of another incarnation says nothing about this session.
+            // A read position in another incarnation does not apply to this session.
             let of_same = |scanned: &StreamPosition| {
                 self.position.is_none_or(|position| position.incarnation == scanned.incarnation)
             };
@@ -283,7 +283,7 @@ impl<'de> Deserialize<'de> for SessionRecord {
     }
 }
 
-/// Reads a status of today, or one of the time when there were five.
+/// Parses a current status, or one of an earlier version with five statuses.
 fn stored_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionStatus, D::Error> {
     let text = String::deserialize(deserializer)?;
     SessionStatus::from_stored(&text).map_err(serde::de::Error::custom)

@@ -1,4 +1,4 @@
-//! What both databases have in common: columns, values, and what errors mean.
+//! Common parts of both databases: columns, values, and the meaning of errors.
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ pub(super) const CHANGING: [&str; 16] = [
 pub(super) const EVENT_COLUMNS: &str = "session_id, position, id, incarnation, stream_offset, recorded_at, kind, payload, \
                                         epoch, turn_id, rpc_id, is_open";
 
-/// Why statements were not carried out.
+/// Why statements were not executed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The store refuses; the statements before only read.
+    /// The store rejects the operation; the earlier statements only read.
     Refused(StoreError),
     /// The database failed, and the transaction is rolled back.
     Database(sqlx::Error),

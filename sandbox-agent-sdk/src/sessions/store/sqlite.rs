@@ -42,7 +42,7 @@ const FOR_UPDATE: &str = "";
 /// Missing parent directories are created with mode 0700.
 pub struct SqliteStore {
     path: PathBuf,
-    /// One connection: SQLite has one writer at a time, and waiting here is fairer than waiting there.
+    /// One connection: SQLite has one writer at a time, and this queue is fairer than that of SQLite.
     writing: SqlitePool,
     reading: SqlitePool,
     appends: Writer,

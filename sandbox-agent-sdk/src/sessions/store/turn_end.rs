@@ -121,13 +121,13 @@ impl TurnEnd {
     }
 }
 
-/// What a later version may have stored is left out.
+/// Values of later versions are omitted.
 fn known_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Missed>, D::Error> {
     let parts = Vec::<Value>::deserialize(deserializer)?;
     Ok(parts.into_iter().filter_map(|part| serde_json::from_value(part).ok()).collect())
 }
 
-/// Earlier versions did not store whether a prompt that was answered was run.
+/// Earlier versions did not store whether a prompt with a response was executed.
 fn assumed() -> bool {
     true
 }

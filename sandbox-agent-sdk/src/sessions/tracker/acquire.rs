@@ -17,11 +17,11 @@ use crate::{Error, Event, NewSession, ServerKind};
 /// How long to wait before a session is acquired again that another process has acquired at the same time, at first.
 const RIVAL_WAIT: Duration = Duration::from_millis(5);
 
-/// Why a session is acquired, and with what.
+/// Why a session is acquired, and with which options.
 #[derive(Debug, Clone)]
 pub(in crate::sessions) struct Wish {
     pub(in crate::sessions) action: UserAction,
-    /// What the session is opened with, with its tool servers; else what is stored.
+    /// The options to open the session with, including MCP servers; otherwise the stored ones.
     pub(in crate::sessions) new: Option<Arc<NewSession>>,
 }
 
@@ -45,7 +45,7 @@ impl Tracker {
         owned.is_live || owned.is_remote()
     }
 
-    /// Acquires the session, unless this process has it.
+    /// Acquires the session, unless this process owns it.
     pub(in crate::sessions) async fn acquire_if_needed(
         &mut self,
         wish: Wish,
@@ -68,7 +68,7 @@ impl Tracker {
                 self.leave_unread().await;
             }
             match acquired {
-                // Another process wants it at the same moment; one of the two is last, and has it.
+                // Another process acquires it at the same time; the last one becomes the owner.
                 Err(Error::Store(StoreError::OwnershipLost { .. })) if Instant::now() < deadline => {
                     let [random] = unique_bytes();
                     tokio::time::sleep(wait * (1 + u32::from(random % 8))).await;
@@ -81,7 +81,7 @@ impl Tracker {
     }
 
     /// Waits until the process that acquired the session has restored it: to acquire it back before would have both load
-    /// it in vain. A process that was killed meanwhile is not waited for without end.
+    /// it for nothing. The wait is bounded, because that process may have been killed.
     async fn let_rival_restore(&self, until: Instant) {
         let is_restoring = |record: &SessionRecord| {
             !record.caught_up && record.owner.as_ref().is_some_and(|owner| *owner != self.shared.owner)
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// This process is the owner, and has not stored what the server has: nothing behind that may be stored before.
+    /// This process is the owner, but has not stored the server's earlier events. No later event may be stored first.
     async fn leave_unread(&mut self) {
         self.store_ends().await;
         if self.owned.as_ref().is_some_and(|owned| owned.turn.is_some()) {
@@ -120,7 +120,7 @@ impl Tracker {
         }
         let connection = client.inner().connection().await?;
         connection.barrier().await;
-        // What happened here is stored under the old epoch.
+        // Events of this process are stored under the old epoch.
         self.catch_up().await;
         self.store_ends().await;
         let moment = self.shared.feed.now();
@@ -153,7 +153,7 @@ impl Tracker {
         }
         if caught_up.running.is_none() {
             self.shared.feed.end_claim(&self.inbox);
-            // Nothing here stores the requests of the session before it is restored.
+            // This process does not store requests of the session before it is restored.
             caught_up.claim = None;
         }
         // An owner that released the session left it with its agent.

@@ -26,9 +26,9 @@ use crate::{Error, SandboxAgentClient, ServerKind};
 #[derive(Default)]
 pub(super) struct CaughtUp {
     pub(super) events: Vec<NewEvent>,
-    /// What they change in the record.
+    /// The changes of the record.
     pub(super) patch: RecordPatch,
-    /// Up to where it was read.
+    /// The position up to which the stream was read.
     pub(super) end: Option<Position>,
     /// Whether the agent still has the session: the server is the same one, and the session has not ended.
     pub(super) is_there: bool,
@@ -40,7 +40,7 @@ pub(super) struct CaughtUp {
     pub(super) restarted: Option<Moment>,
     /// The turn that is still running, as far as is known.
     pub(super) running: Option<Running>,
-    /// The ids of agent requests that the agent waits for and that are not answered.
+    /// The ids of agent requests without a response that the agent waits for.
     pub(super) requests: Vec<String>,
     /// Those of them that are offered again: this connection did not receive them, or received them before the claim.
     pub(super) offers: Vec<String>,
@@ -49,7 +49,7 @@ pub(super) struct CaughtUp {
     pub(super) reader: Option<StreamReader>,
     /// The ids of the prompt of the turn that is still running.
     pub(super) prompts: Vec<String>,
-    /// Whether that was the stream of another process.
+    /// Whether the stream belongs to the endpoint of another process.
     pub(super) is_remote: bool,
 }
 
@@ -79,10 +79,10 @@ impl Running {
     }
 }
 
-/// Where the stream of a session's position is.
+/// The location of the stream of a session's position.
 #[derive(Debug, PartialEq)]
 enum Source {
-    /// It is that of the present endpoint.
+    /// It is the stream of the current endpoint.
     Present,
     /// It is that of another process, on a released server that still has its endpoint: its path.
     Other(String),
@@ -97,7 +97,7 @@ impl Source {
     fn may_be_skipped(&self, error: &Error) -> bool {
         match error {
             Error::Unsupported { .. } => true,
-            // Nothing but the killed process could have ended an agent that hangs.
+            // Only the killed process could have ended a hanging agent.
             Error::Timeout(_) => matches!(self, Self::Other(_)),
             _ => false,
         }
@@ -117,7 +117,7 @@ impl Tracker {
     ) -> Result<CaughtUp, Error> {
         let shared = self.shared.clone();
         let mut open = shared.in_time(shared.store.open(&self.id)).await?;
-        // Their ends are known, and are stored with what is read.
+        // Their ends are known, and are stored with the events that are read.
         let ended: Vec<_> =
             self.unstored_ends.iter().filter(|end| end.kind == StoredEventKind::TurnEnded).collect();
         open.turns.retain(|turn| !ended.iter().any(|end| end.turn_id == turn.prompt.turn_id));
@@ -125,7 +125,7 @@ impl Tracker {
         let is_open =
             |turn: &String| open.turns.iter().any(|open| open.prompt.turn_id.as_ref() == Some(turn));
         if let Some(turn) = self.owned.as_mut().and_then(|owned| owned.turn.take_if(|turn| !is_open(turn))) {
-            // Another owner has stored its end. Nothing that arrives now is of this turn.
+            // Another owner has stored its end. No later event belongs to this turn.
             shared.feed.forget_turn(&turn);
         }
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
@@ -174,7 +174,7 @@ impl Tracker {
                 return Ok(CaughtUp { is_remote: source != Source::Present, ..unread });
             }
         };
-        // The agent's session is of an earlier incarnation than the position: its id may be another session's now.
+        // The agent's session belongs to an earlier incarnation than the position: another session may have its id now.
         scan.is_other |= agent_session.incarnation < position.incarnation;
         if !scan.is_proven && !scan.is_other {
             // The server has dropped the event at the position. A session that got the same id since shows a restart.
@@ -183,7 +183,7 @@ impl Tracker {
             scan.is_other = shared.is_bound_since(agent_session, read, (&self.id, since)).await?;
         }
         let is_present = source == Source::Present;
-        // What is known of the stream at `moment` is about the server before its restart.
+        // The state of the stream at `moment` describes the server before its restart.
         let restarted = (scan.is_other && is_present).then(|| shared.feed.restart_found(moment));
         let moment = restarted.unwrap_or(moment);
         let incarnation = match (&source, scan.is_other) {
@@ -200,7 +200,7 @@ impl Tracker {
             None => false,
         };
         let has_ended = before.details.termination_info.is_some() && is_present;
-        // On the same server everything up to the position is stored, also if nothing follows it.
+        // On the same server everything up to the position is stored, even if no event follows it.
         let stored_to = scan.is_proven.then_some(position.offset);
         let (claim, claimed_at) = claimed.unzip();
         let claimed_at = claimed_at.flatten().map_or(u64::MAX, |position| position.offset);
@@ -242,7 +242,7 @@ impl Tracker {
         Ok(connection.in_order(claim).await)
     }
 
-    /// Nothing was read: what is open ends, behind a gap if there is one.
+    /// Nothing was read: open turns and requests end, after a gap if there is one.
     fn unread(&mut self, open: &OpenEvents, gap: Option<Entry>, incarnation: u64) -> CaughtUp {
         self.set_incarnation(incarnation);
         let own_turn = self.owned.as_ref().and_then(|owned| owned.turn.as_deref());
@@ -251,7 +251,7 @@ impl Tracker {
         CaughtUp { events, ..CaughtUp::default() }
     }
 
-    /// Where the stream of the session's position is.
+    /// Locates the stream of the session's position.
     async fn source(
         &self,
         client: &SandboxAgentClient,
@@ -262,7 +262,7 @@ impl Tracker {
         let termination = record.details.termination_info.as_ref();
         match self.shared.path_of(stored) {
             _ if stored == endpoint => Ok(Source::Present),
-            // The process saw the end of the agent: nothing came behind it.
+            // The process saw the end of the agent; no event followed it.
             Some(_) if termination.is_some_and(|info| info.reason != EndReason::Unknown) => {
                 Ok(Source::Unreadable)
             }
@@ -280,7 +280,8 @@ impl Tracker {
         }
     }
 
-    /// Whether a process ended while the agent loaded the session: nothing tells what it replayed from what is new.
+    /// Whether a process ended while the agent loaded the session: replayed history cannot be distinguished from new
+    /// events.
     async fn is_restoring(&self) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Restored, StoredEventKind::Restoring];
         let newest = self.shared.newest(&self.id, kinds).await?;
@@ -293,7 +294,7 @@ impl Tracker {
         Ok(newest.and_then(|prompt| prompt.turn_id))
     }
 
-    /// Whether a gap is stored of the newest turn, and nothing behind it proves that the turn still ran.
+    /// Whether the newest turn has a stored gap, and no later event proves that the turn still ran.
     async fn may_miss_response(&self) -> Result<bool, Error> {
         let proofs = [StoredEventKind::Prompt, StoredEventKind::Permission, StoredEventKind::Question];
         let [prompt, permission, question] = proofs;
@@ -302,7 +303,7 @@ impl Tracker {
         Ok(newest.is_some_and(|event| event.kind == StoredEventKind::Gap))
     }
 
-    /// Whether the store has something of the newest turn that shows that it ran, and that no gap follows.
+    /// Whether a stored event proves that the newest turn ran, and no gap follows it.
     async fn was_heard(&self, turn_id: &str) -> Result<bool, Error> {
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::Permission];
         let kinds = kinds.into_iter().chain([StoredEventKind::Question, StoredEventKind::Gap]);
@@ -324,7 +325,7 @@ impl Tracker {
         open: &OpenEvents,
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
-        // Agent requests that nobody has answered are received again from the beginning of their turn.
+        // Agent requests without a response are received again from the beginning of their turn.
         let begun: Vec<Option<Position>> = open
             .turns
             .iter()
@@ -373,7 +374,7 @@ impl Tracker {
         behind: Position,
         open: &OpenEvents,
     ) -> Result<(), Error> {
-        // What lies before the latest turn is of an earlier one, even if nothing after the position is stored.
+        // Events before the latest turn belong to an earlier one, even if no event after the position is stored.
         let is_new = |at: &Option<u64>| {
             at.is_none_or(|at| at > behind.offset && begun.is_none_or(|begun| at > begun.offset))
         };
@@ -393,7 +394,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// The JSON-RPC ids of the agent requests that are stored of the latest turn.
+    /// The JSON-RPC ids of the stored agent requests of the latest turn.
     async fn stored_requests(&self, open: &OpenEvents) -> Result<HashSet<String>, Error> {
         let Some(turn) = open.turns.last().map(|turn| &turn.prompt) else { return Ok(HashSet::new()) };
         let kinds = [StoredEventKind::AgentRequest, StoredEventKind::Permission, StoredEventKind::Question];
@@ -441,9 +442,9 @@ impl Tracker {
             caught_up.requests.remove(n);
             let Some(reader) = &mut caught_up.reader else { continue };
             match stored.answer.as_ref().and_then(|answer| answer.payload.get("result")) {
-                // The agent takes the first answer, if it got one before.
+                // The agent uses the first response, if it already received one.
                 Some(result) => _ = reader.respond(&id, result),
-                // One without an answer may have been executed, and is never executed again.
+                // A request without a response may have been executed, and is never executed again.
                 None => reader.cancel_request(&id),
             }
         }
@@ -466,7 +467,7 @@ impl Tracker {
             append.events.extend(self.lost_mark());
         }
         if let (Some(id), true) = (&owned.agent_session, caught_up.is_same) {
-            // It is on the same stream, as far as is known, whose number may be another one for this process.
+            // As far as is known, it is on the same stream, which may have another number in this process.
             let bound = AgentSession { id: id.clone(), incarnation: owned.incarnation };
             append.patch.agent_session = Change::Set(bound);
         }

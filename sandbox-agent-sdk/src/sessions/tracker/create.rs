@@ -46,7 +46,7 @@ impl Tracker {
         let session = match client.new_session(new.clone()).await {
             Ok(session) => session,
             Err(error) => {
-                // There is nothing to keep. The caller gets the first error.
+                // The session is discarded. The caller receives the first error.
                 let _ = shared.in_time(shared.store.delete_unchanged(&record)).await;
                 return Err(error);
             }
@@ -57,7 +57,7 @@ impl Tracker {
         let fence = record.fence();
         let append = Append::to(&self.id).fence(fence).patch(patch);
         if let Err(error) = shared.append(append).await {
-            // Nothing holds it, so it should not run on.
+            // No session refers to it, so it should not keep running.
             let _ = client.terminate_session(session.id()).await;
             return Err(error.into());
         }
@@ -70,7 +70,7 @@ impl Tracker {
         owned.incarnation = incarnation;
         self.owned = Some(owned);
         self.is_active_now();
-        // What came while it was created is noticed before the session is handed out.
+        // Events that arrived during the creation are handled before the session is returned.
         self.catch_up().await;
         if let Some(owned) = &mut self.owned {
             owned.is_live &= session.termination().is_none();

@@ -39,21 +39,21 @@ pub(super) struct Owned {
     pub(super) trailing: VecDeque<Trailing>,
     pub(super) foreign: Option<ForeignTurn>,
     pub(super) replay: Replay,
-    /// What the record says about the state of the session.
+    /// The state of the session according to the record.
     pub(super) described: Described,
     /// When the end of the agent was stored, if nothing was restored since.
     pub(super) ended_at: Option<Instant>,
-    /// Since when the agent does not have the session any more, for whatever reason, and no turn of it runs.
+    /// Since when the agent has not had the session, for any reason, while no turn runs.
     pub(super) gone_since: Option<Instant>,
     pub(super) unfollowing: Unfollowing,
 }
 
-/// Whether the record says that this process does not follow the session any more.
+/// Whether the record says that this process no longer follows the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfollowing {
-    /// It does not, and need not.
+    /// It does not say so, and need not.
     No,
-    /// It does not, because the store failed.
+    /// It does not say so, because the store failed.
     Pending,
     Stored,
 }
@@ -66,7 +66,7 @@ pub(super) struct Trailing {
     pub(super) request: String,
 }
 
-/// What a record has of a session's settings.
+/// The session settings in a record.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Described {
     pub(super) options: Option<Value>,
@@ -74,7 +74,7 @@ pub(super) struct Described {
     pub(super) model: Option<String>,
 }
 
-/// A turn of another program that is running.
+/// A running turn of another process.
 pub(super) struct ForeignTurn {
     pub(super) turn: OpenTurn,
     /// The JSON-RPC ids with which its prompt was sent.
@@ -89,10 +89,10 @@ pub(super) struct ForeignTurn {
 }
 
 /// A turn whose response may have been missed. It ends when nothing was heard of it for some time: first it is cancelled,
-/// because it may run, and then it is given up.
+/// because it may still run, and then it is stored as interrupted.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
-    /// When its time is up.
+    /// When the timeout expires.
     pub(super) until: Instant,
     pub(super) is_cancelled: bool,
     /// How many of its agent requests wait for a decision. The agent waits for it, too.
@@ -104,24 +104,24 @@ impl Unconfirmed {
         Self { until: deadline_after(silence), is_cancelled: false, undecided }
     }
 
-    /// Something was heard of the turn. It may be late, and the response missed nevertheless.
+    /// Records a report of the turn. The report may be late, so the response may still have been missed.
     pub(super) fn hear(&mut self, silence: Duration) {
         *self = Self::new(silence, self.undecided);
     }
 
-    /// When something is to be done about it.
+    /// When to cancel the turn or give it up.
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         (self.undecided == 0).then_some(self.until)
     }
 }
 
-/// How a turn of another program is followed.
+/// How a turn of another process is followed.
 pub(super) enum ForeignLink {
     /// It runs on the endpoint of this client.
     Here {
         /// Its agent requests are addressed to this client meanwhile.
         _claim: SessionClaim,
-        /// Its open requests are answered through this reader.
+        /// Responses to its open requests are sent through this reader.
         _reader: Option<Mutex<StreamReader>>,
     },
     /// It runs on the endpoint of another process.
@@ -129,14 +129,14 @@ pub(super) enum ForeignLink {
 }
 
 impl ForeignTurn {
-    /// Takes in what an entry of the session says about the turn.
+    /// Updates the turn from an entry of the session.
     pub(super) fn hear(&mut self, entry: &Entry, silence: Duration) {
         match (&entry.kind, &mut self.unconfirmed) {
             _ if entry.is_loss() => {
                 let undecided = self.unconfirmed.as_ref().map_or(0, |unconfirmed| unconfirmed.undecided);
                 (self.is_heard, self.unconfirmed) = (false, Some(Unconfirmed::new(silence, undecided)));
             }
-            // An agent asks nothing behind its response.
+            // An agent sends no requests after its response.
             (StoredEventKind::Permission | StoredEventKind::Question, _) => {
                 (self.is_heard, self.unconfirmed) = (true, None);
             }
@@ -161,7 +161,7 @@ impl ForeignTurn {
 }
 
 impl Owned {
-    /// A session whose agent has not been asked for it yet.
+    /// Creates the state of a session that was not restored in the agent yet.
     pub(super) fn new(record: &SessionRecord, endpoint: String, is_numbered: bool) -> Self {
         Self {
             fence: record.fence(),
@@ -183,19 +183,19 @@ impl Owned {
         }
     }
 
-    /// The id of the running turn, of this process or another program.
+    /// The id of the running turn, of this process or another one.
     pub(super) fn running(&self) -> Option<String> {
         let foreign = || self.foreign.as_ref().map(|foreign| foreign.turn.turn_id.clone());
         self.turn.clone().or_else(foreign)
     }
 
-    /// Whether a turn of another program is followed on the endpoint of that program.
+    /// Whether a turn of another process is followed on that process's endpoint.
     pub(super) fn is_remote(&self) -> bool {
         self.foreign.as_ref().is_some_and(|foreign| foreign.remote().is_some())
     }
 }
 
-/// Whether the agent has to get the history as text.
+/// Whether the agent must receive the history as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replay {
     Done,

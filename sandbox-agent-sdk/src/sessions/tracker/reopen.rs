@@ -25,7 +25,7 @@ use crate::{Error, NewSession, OpenSession, SandboxAgentClient, Session};
 pub(super) struct Restoring<'a> {
     pub(super) record: &'a SessionRecord,
     pub(super) wish: &'a Wish,
-    /// What a suspended session is resumed by.
+    /// How a suspended session is resumed.
     pub(super) support: Option<ResumeSupport>,
     pub(super) ways: Ways,
     pub(super) moment: Moment,
@@ -53,7 +53,7 @@ struct Reopened {
 }
 
 impl Tracker {
-    /// Stores what was read, and has the agent continue the session.
+    /// Stores the scanned events, then restores the session in the agent.
     pub(super) async fn restore(
         &mut self,
         client: &SandboxAgentClient,
@@ -84,7 +84,7 @@ impl Tracker {
                 Reopened { session: client.session(&session.id), by: RestoredBy::Attach }
             }
             _ => {
-                // A server that restarted, another agent process, and an agent that ended, have no turn.
+                // A restarted server, another agent process and an ended agent have no running turn.
                 let is_same_process = caught_up.restarted.is_none()
                     && !restoring.is_moved()
                     && record.details.termination_info.is_none();
@@ -141,7 +141,7 @@ impl Tracker {
             return Ok(reopened);
         }
         if let Some(support) = support.filter(|_| !self.shared.options.resume_by_replay) {
-            // The agent does not have it any more, and transcript replay is not wanted.
+            // The agent no longer has it, and transcript replay is off.
             record.status.after(StatusEvent::Resume(ResumeSupport { resume_data: false, ..support }))?;
         }
         let _creating = self.shared.feed.creating();
@@ -159,7 +159,7 @@ impl Tracker {
         Ok(is_restarted && self.shared.is_bound_since(session, endpoint, (&self.id, now)).await?)
     }
 
-    /// Says which stored prompts and answers the agent no longer knows, by what it replayed.
+    /// Determines which stored prompts and answers the agent has forgotten, from the history that it replayed.
     async fn compare(&mut self, reopened: &Reopened) -> Result<Restored, Error> {
         let mut restored = Restored { by: reopened.by, unknown_prompts: None, unknown_answers: None };
         let history = reopened.session.history();
@@ -208,7 +208,7 @@ impl Tracker {
             let offers = self.shared.feed.offers(&self.inbox);
             owned.foreign = Some(running.followed(prompts, link, offers, silence));
         }
-        // What the agent replayed lies before this position.
+        // The replayed history precedes this position.
         let reached = self.shared.feed.position();
         self.catch_up().await;
         let Some(owned) = &self.owned else {
@@ -241,11 +241,11 @@ impl Tracker {
         let (is_numbered, incarnation) = (owned.is_numbered, owned.incarnation);
         let mut append = Append::to(&self.id).fence(owned.fence).patch(patch);
         let gap = match (reopened.by, caught_up.end, reached) {
-            // Nothing tells what a running turn reported meanwhile from what the agent replayed.
+            // Reports of a running turn cannot be distinguished from the replayed history.
             (RestoredBy::Load, Some(end), Some(reached)) if reached.offset > end.offset => {
                 Some(Entry::gap(Some(end.offset + 1), Some(reached.offset)))
             }
-            // What the running turn reports in the session that is replaced is not seen any more.
+            // Reports of the running turn in the replaced session are no longer observed.
             (RestoredBy::Replay, Some(end), _) => Some(Entry::gap(Some(end.offset + 1), None)),
             _ => None,
         };
@@ -256,12 +256,12 @@ impl Tracker {
         append.position = match reached {
             _ if !is_numbered => None,
             Some(reached) => Some(self.shared.position(incarnation, reached)),
-            // The position of the endpoint before says nothing about the stream of this one.
+            // The position on the previous endpoint has no meaning in the stream of this one.
             None => restoring.is_moved().then(|| StreamPosition::beginning(incarnation)),
         };
         if let Err(error) = self.shared.append(append).await {
             if reopened.by == RestoredBy::Replay {
-                // Nothing holds it, so it should not run on. The caller gets the first error.
+                // No session refers to it, so it should not keep running. The caller receives the first error.
                 let _ = client.terminate_session(&agent_session).await;
             }
             return Err(error.into());
@@ -283,14 +283,14 @@ impl Tracker {
         self.show();
         self.shared.feed.end_claim(&self.inbox);
         let foreign = self.owned.as_mut().and_then(|owned| owned.foreign.as_mut());
-        // A turn that has ended meanwhile waits for no answer.
+        // The turn may have ended meanwhile.
         if let (Some(foreign), Some(mut reader)) = (foreign, caught_up.reader) {
             for request in &caught_up.offers {
                 self.shared.feed.offer(&agent_session, request, &foreign.turn.turn_id, &self.inbox);
                 reader.offer(request).await;
             }
             if let ForeignLink::Here { _reader, .. } = &mut foreign.link {
-                // The requests are answered through it.
+                // Responses to the requests are sent through it.
                 *_reader = Some(Mutex::new(reader));
             }
         }
@@ -303,7 +303,7 @@ impl Tracker {
         let mut incarnation = 1;
         if owned.is_numbered {
             let after = record.position.map_or(1, |position| position.incarnation + 1);
-            // Two processes may have got the same number at once. It must be another one for this session.
+            // Two processes may have received the same number at the same time. This session needs a different one.
             incarnation = self.shared.assumed_incarnation(moment.stream, endpoint).await?.max(after);
         }
         if let Some(owned) = &mut self.owned {
@@ -368,7 +368,7 @@ async fn resume_or_load(
     let others = if may_run { Others::MayHaveATurn } else { Others::HaveNoTurn };
     if ways.resume {
         match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
-            // Where the agent cannot resume, the session was loaded, or it replayed its history all the same.
+            // If the agent cannot resume, the session was loaded; some agents replay the history even on a resume.
             Ok(session) if !session.history().is_empty() => {
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
             }
@@ -391,7 +391,7 @@ async fn resume_or_load(
     Ok(None)
 }
 
-/// What a response that opened a session says about it.
+/// The settings in a response that opened a session.
 pub(super) fn describe(response: &Value, patch: &mut RecordPatch) {
     let member = |name: &str| response.get(name).filter(|value| !value.is_null()).cloned();
     patch.config_options = member("configOptions");

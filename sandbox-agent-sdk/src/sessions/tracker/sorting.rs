@@ -7,7 +7,7 @@ use crate::sessions::scan::Scan;
 use crate::sessions::store::{NewEvent, OpenEvents, StoredEventKind, StreamPosition};
 use crate::thread::ResultRules;
 
-/// Sorts what was read: what is stored, which turns ended and which one runs.
+/// Sorts the scanned entries: what to store, which turns ended, and which turn runs.
 pub(super) fn sort(
     scan: Scan,
     (open, newest, claimed_at): (&OpenEvents, Option<&str>, u64),
@@ -23,7 +23,7 @@ pub(super) fn sort(
     let is_reported = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
     let is_heard = entries.iter().rev().take_while(|entry| !entry.is_loss()).any(Entry::is_of_a_turn);
     let has_losses = entries.iter().any(Entry::is_loss);
-    // The turn whose reports these are.
+    // The turn that these reports belong to.
     let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let turn = turns.clone().next_back().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
     if turn.is_some() {
@@ -65,7 +65,7 @@ pub(super) fn sort(
                 prompt: turn.prompt.payload["prompt"].clone(),
                 since: turn.prompt.recorded_at,
             };
-            // What was reported before a loss does not show that the turn runs behind it.
+            // Reports before a loss do not prove that the turn runs after it.
             let is_heard = is_heard || was_heard && !has_losses;
             Some(Running { turn, is_heard, is_confirmed: !may_miss_response, undecided: 0 })
         }
@@ -74,7 +74,7 @@ pub(super) fn sort(
             None
         }
     };
-    // An earlier turn does not run any more. Its end could not be stored, or was not seen.
+    // An earlier turn no longer runs. Its end could not be stored, or was not observed.
     for turn in turns {
         let end = response_to(turn).map_or_else(interrupted, |(_, response)| ended_by(response, rules));
         events.extend(end_event(&turn.prompt.turn_id, Some(end), incarnation));
@@ -104,7 +104,7 @@ fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -
     Some(Entry::turn_ended(&end?).into_event(incarnation, turn_id.as_deref()))
 }
 
-/// Ends what is open of a session of which nothing more is stored.
+/// Ends the open turns and requests of a session of which nothing more is stored.
 pub(in crate::sessions) fn abandoned(open: &OpenEvents, position: Option<StreamPosition>) -> Vec<NewEvent> {
     let incarnation = position.map_or(1, |position| position.incarnation);
     let turn = open.turns.last().and_then(|turn| turn.prompt.turn_id.as_deref());
@@ -113,7 +113,7 @@ pub(in crate::sessions) fn abandoned(open: &OpenEvents, position: Option<StreamP
     gap.into_iter().chain(closing(open, None, incarnation)).collect()
 }
 
-/// Ends what is open of a session whose agent is gone.
+/// Ends the open turns and requests of a session whose agent is gone.
 pub(super) fn closing(open: &OpenEvents, own_turn: Option<&str>, incarnation: u64) -> Vec<NewEvent> {
     let turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
     let ends = turns.filter_map(|turn| end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));

@@ -24,7 +24,7 @@ use crate::stream::{PromptLayer, Resend, StreamPosition as Position};
 use crate::{Content, Error, NewSession, Prompt, TurnOutcome};
 
 impl Tracker {
-    /// Begins a turn: acquires the session if need be, stores the prompt, and sends it.
+    /// Begins a turn: acquires the session if necessary, stores the prompt, and sends it.
     pub(in crate::sessions) async fn prompt(
         &mut self,
         prompt: Prompt,
@@ -131,7 +131,7 @@ impl Tracker {
                 Err(error.into())
             }
             Some(error @ (Error::Store(_) | Error::NotAllowed { .. } | Error::Status(_))) => Err(error),
-            // The turn reports what went wrong.
+            // The turn reports the error.
             Some(_) => Ok(Begun::Turn(Box::new(turn))),
         }
     }
@@ -162,7 +162,7 @@ impl Tracker {
     }
 
     /// Restores the session for a prompt that did not run. Fails if the prompt is stored and another process has ended its
-    /// turn, or runs a turn of its own: that process stores what becomes of both.
+    /// turn, or runs its own turn: that process stores the ends of both.
     async fn resend(
         &mut self,
         (turn, is_stored): (&str, bool),
@@ -180,7 +180,7 @@ impl Tracker {
         if self.owned.as_ref().is_some_and(|owned| is_ended(owned) || owned.foreign.is_some()) {
             return Err(Error::TurnInProgress { session_id: self.id.clone() });
         }
-        // It is stored already, and is not part of the history.
+        // It is already stored, and is not part of the history.
         let prompt = self.with_history(&prompt, Some(turn)).await?;
         let Some(owned) = &mut self.owned else { return Err(Error::NotConnected) };
         let session = owned.agent_session.clone().ok_or(Error::NotConnected)?;
@@ -190,7 +190,7 @@ impl Tracker {
         Ok((Resend { session_id: session, prompt }, self.attempt()?))
     }
 
-    /// What is stored with a prompt that is sent now.
+    /// Returns the fence and the position to store with a prompt that is about to be sent.
     fn attempt(&self) -> Result<Attempt, Error> {
         let owned = self.owned.as_ref().ok_or(Error::NotConnected)?;
         let at = self.shared.feed.position().unwrap_or_else(Position::beginning);
@@ -208,7 +208,7 @@ impl Tracker {
         }
     }
 
-    /// The response to the prompt of another program arrived, or never will.
+    /// The response to the prompt of another process arrived, or never will.
     pub(super) async fn foreign_turn_ended(&mut self, response: Option<&Response>) {
         let Some(foreign) = self.owned.as_mut().and_then(|owned| owned.foreign.take()) else { return };
         let rules = &self.shared.options.result_rules;
@@ -238,7 +238,7 @@ impl Tracker {
     }
 }
 
-/// One of the times that a prompt is sent.
+/// One attempt to send a prompt.
 #[derive(Clone, Copy)]
 struct Attempt {
     fence: Fence,
@@ -257,7 +257,7 @@ struct WriteAhead {
     wish: Wish,
     /// Guards what is another one after the session was restored; held for a copy.
     attempt: Arc<Mutex<Attempt>>,
-    /// Gets the outcome of the first attempt.
+    /// Receives the outcome of the first attempt.
     stored: Option<oneshot::Sender<Result<(), Error>>>,
     /// Is notified that the session is being restored.
     entered: Option<oneshot::Sender<()>>,
@@ -303,7 +303,7 @@ impl PromptLayer for WriteAhead {
         if !is_lost_unsent(error) {
             return Box::pin(std::future::ready(None));
         }
-        // A tracker that does not wait needs no answer.
+        // The tracker may no longer wait.
         let _ = self.entered.take().map(|entered| entered.send(()));
         let (shared, client, session) = (Arc::clone(&self.shared), self.client.clone(), self.session.clone());
         let (turn, prompt) = (self.turn_id.clone(), self.prompt.clone());

@@ -21,11 +21,11 @@ use crate::sessions::store::{
 };
 
 impl Tracker {
-    /// Stores what happened in the session, if this process owns it.
+    /// Stores events of the session, if this process owns it.
     pub(super) async fn store_entries(&mut self, mut entries: Vec<Entry>) {
         let mut held: Vec<_> = entries.iter().filter_map(Entry::held_at).collect();
         if let Some(owned) = &self.owned {
-            // What was read when the session was acquired is stored.
+            // Events that were read during the acquire are already stored.
             let is_stored = |entry: &Entry| match (owned.scanned, entry.position) {
                 (Some((moment, to)), Some(position)) => {
                     entry.stream == moment.stream && position.offset <= to
@@ -37,7 +37,7 @@ impl Tracker {
         }
         self.notice(&mut entries);
         if self.owned.is_some() {
-            // If the store does not take them, nothing from the first one on counts as stored before the loss is.
+            // If the store rejects them, no event from the first one on counts as stored until the loss is stored.
             if !held.is_empty() {
                 let first = held.remove(0);
                 self.hold_lost(first);
@@ -71,7 +71,7 @@ impl Tracker {
         }
     }
 
-    /// Nothing from here on counts as stored until what is lost is counted in the store.
+    /// No later event counts as stored until the loss is recorded in the store.
     pub(super) fn hold_lost(&mut self, at: (u64, u64)) {
         match self.lost_at {
             Some((stream, _)) if stream == at.0 => self.shared.feed.settle([at]),
@@ -79,13 +79,13 @@ impl Tracker {
         }
     }
 
-    /// Takes in what entries say about the state of the session.
+    /// Updates the state of the session from entries.
     fn notice(&mut self, entries: &mut Vec<Entry>) {
         let Some(owned) = &mut self.owned else { return };
         let silence = self.shared.options.unconfirmed_timeout;
         for entry in entries.iter() {
             if entry.is_loss() {
-                // The response that is waited for may be among what is missing.
+                // The awaited response may be among the missing events.
                 owned.trailing.clear();
             }
             if let Some(foreign) = &mut owned.foreign {
@@ -115,10 +115,10 @@ impl Tracker {
     ) -> bool {
         let Some(owned) = &self.owned else { return false };
         let holders: Vec<_> = entries.iter_mut().map(|entry| entry.holder.take()).collect();
-        // What is of a turn of this process names that turn.
+        // An event of a turn of this process names that turn.
         let turn = turn.or_else(|| owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.as_str()));
         let last = entries.iter().rev().find_map(|entry| entry.position);
-        // What did not fit was reported when it came.
+        // Events that did not fit were reported when they arrived.
         let is_mark = |entry: &&Entry| entry.kind == StoredEventKind::Lost;
         let marked: u64 =
             entries.iter().filter(is_mark).filter_map(|mark| mark.payload["count"].as_u64()).sum();
@@ -143,7 +143,7 @@ impl Tracker {
         let before = self.lost;
         append.events.extend(self.lost_mark());
         append.events.extend(self.unstored_ends.iter().cloned());
-        // What they close stays open until they are stored with a later append.
+        // The turns and requests that they close stay open until a later append stores them.
         let ends: Vec<_> = events.iter().filter(|event| is_end(&event.kind)).cloned().collect();
         let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
@@ -175,14 +175,14 @@ impl Tracker {
         }
     }
 
-    /// Stores the ends that could not be stored before: nobody else would know them.
+    /// Stores the ends that could not be stored before: no other process knows them.
     pub(in crate::sessions) async fn store_ends(&mut self) {
         if !self.unstored_ends.is_empty() {
             self.write(Vec::new(), RecordPatch::default(), None).await;
         }
     }
 
-    /// The event that counts what could not be stored before.
+    /// The event that reports the earlier losses.
     pub(super) fn lost_mark(&self) -> Option<NewEvent> {
         let owned = self.owned.as_ref().filter(|_| self.lost > 0)?;
         let lost = Entry::own(StoredEventKind::Lost, json!({ "count": self.lost }));
@@ -224,17 +224,17 @@ impl Tracker {
         }
     }
 
-    /// Reports what could not be stored.
+    /// Reports events that could not be stored.
     fn give_up(&mut self, count: u64, error: StoreError) {
         if self.inbox.is_closed() {
-            // The session was deleted, and nothing of it is missed.
+            // The session was deleted, so nothing is lost.
             return;
         }
         self.not_stored = Some(error.clone());
         match &error {
             StoreError::OwnershipLost { .. } => return self.lose_ownership(),
             StoreError::NotFound { .. } => {
-                // Another program deleted it.
+                // Another process deleted it.
                 self.disown();
                 self.show();
             }
@@ -253,7 +253,7 @@ impl Tracker {
     /// Stores the response to an agent request. It is sent then; the end of the turn shows that it was delivered.
     pub(super) async fn answered(&mut self, answer: Entry, stored: oneshot::Sender<bool>) {
         self.store_entries(vec![answer]).await;
-        // A handler that was dropped waits for nothing.
+        // The handler may have been dropped.
         let _ = stored.send(self.owned.is_some());
     }
 
@@ -302,10 +302,10 @@ impl Tracker {
             // Everything before its response has arrived.
             owned.trailing.clear();
         }
-        // After another process had the session, the turn is like that of another process.
+        // If another process owned the session in between, the turn is treated like that of another process.
         let is_foreign = owned.foreign.take_if(|foreign| foreign.turn.turn_id == turn).is_some();
         if owned.turn.take_if(|own| *own == turn).is_none() && !is_foreign {
-            // It was never stored, or its end is.
+            // It was never stored, or its end is already stored.
             return;
         }
         owned.trailing.extend(trailing.map(|request| Trailing { turn_id: turn.clone(), request }));
@@ -348,7 +348,7 @@ impl Tracker {
 
     /// Ends the ownership of the session. Its agent continues.
     pub(in crate::sessions) async fn release(&mut self) -> Result<SessionRecord, Error> {
-        // What is behind this position is the next owner's.
+        // Events after this position belong to the next owner.
         let position = self.shared.feed.position();
         self.catch_up().await;
         self.store_ends().await;
@@ -365,7 +365,7 @@ impl Tracker {
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, None));
         self.shared.append(append).await?;
-        // Its mark is stored.
+        // The loss marker is stored.
         self.lost = 0;
         let is_done = |record: &SessionRecord| record.owner.is_none() && record.epoch > fence.epoch;
         let releasing = self.shared.store.release(&self.id, fence);

@@ -37,7 +37,7 @@ impl Hidden {
             .file
             .as_ref()
             .and_then(|file| fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok());
-        // A path that leads through a link is another one now.
+        // A path that leads through a link now refers to another file.
         [Some(self.path.clone()), moved]
             .into_iter()
             .flatten()

@@ -47,7 +47,7 @@ impl Output {
         Self { tail: Tail::new(limit), admitted }
     }
 
-    /// Marks the output as complete. From now on it counts only for what it has.
+    /// Marks the output as complete. From now on only its size counts.
     fn complete(&mut self) {
         self.tail.complete();
         self.admitted.shrink_to(self.tail.memory());

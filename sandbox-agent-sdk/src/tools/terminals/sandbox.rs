@@ -313,7 +313,7 @@ impl Sandbox {
     }
 
     /// Returns what is mounted, in this order: a directory precedes its subdirectories, because its mount would cover
-    /// theirs. What is visible and hidden is hidden.
+    /// theirs. A path that is both visible and hidden is hidden.
     fn mounts(&self, roots: &[PathBuf]) -> Vec<MountPoint> {
         let writable = if self.roots == RootAccess::ReadWrite { roots } else { &[] };
         let at = |path: &Path, mount, source: &Path| (path.to_owned(), mount, source.to_owned());

@@ -35,7 +35,7 @@ impl Tail {
         self.bytes.drain(..excess);
         let (length, capacity) = (self.bytes.len(), self.bytes.capacity());
         if length + kept.len() > capacity {
-            // Doubled as usual, but never beyond the limit, which is what a budget counts.
+            // Doubled as usual, but never beyond the limit, because budgets count the limit.
             let capacity = (length + kept.len()).max(self.limit.min(2 * capacity));
             self.bytes.reserve_exact(capacity - length);
         }

@@ -36,7 +36,7 @@ impl Visible {
         &self.real
     }
 
-    /// Whether the path leads where it led at first. What did not exist in a writable root then may be created by a
+    /// Whether the path still leads to the same file. A file that did not exist in a writable root may be created by a
     /// command at any time.
     pub(super) fn is_unchanged(&self, writable: &[PathBuf]) -> bool {
         if !self.existed && writable.iter().any(|root| self.real.starts_with(root)) {
@@ -46,7 +46,7 @@ impl Visible {
             Ok(now) if now == self.real => true,
             Ok(_) => {
                 let path = self.path.to_string_lossy();
-                tracing::warn!(path = %printable(&path), "a visible path leads elsewhere now: the sandbox does not show it");
+                tracing::warn!(path = %printable(&path), "a visible path now resolves elsewhere: the sandbox does not show it");
                 false
             }
             Err(_) => false,

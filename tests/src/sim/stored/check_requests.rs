@@ -127,7 +127,8 @@ impl History<'_> {
         (self.agent_session.as_deref() == Some(&request.session)).then(|| "is open at the end".to_owned())
     }
 
-    /// The program that owned the session for the whole time in which the agent waited in vain, if there is one.
+    /// The program that owned the session for the whole time in which the agent waited without a response, if there is
+    /// one.
     fn left_open(&self, request: &RequestRecord) -> Option<String> {
         let is_certain = self.shared.sharing.is_store_calm() && !self.is_interrupted(request);
         let left_by = request.left_by.as_ref().filter(|_| is_certain)?;

@@ -226,7 +226,7 @@ impl Program {
         while let Ok(Some(update)) = self.bounded("next", async { Ok(turn.next().await) }).await {
             let text = update.to_string();
             self.note(&format!("{tag} says {text:.12}"));
-            // What an agent replays for another program, which loads the session meanwhile, is stored by nobody.
+            // No program stores what an agent replays for another program that loads the session meanwhile.
             let is_new = text.starts_with('u') && !text.contains(" h");
             if self.shared.sharing.durability == Durability::BeforeDelivery && is_new {
                 self.check_stored(id, &text).await;

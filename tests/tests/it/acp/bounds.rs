@@ -72,7 +72,7 @@ async fn a_response_over_the_limit_fails_only_its_request() {
 async fn thirty_two_mebibytes_pass_either_way_by_default() {
     let size = 32 << 20;
     let big = "x".repeat(size);
-    // Each in a turn of its own: so much takes its time, and the limit is for one of them.
+    // Each in a separate turn: this takes long, and the time limit is per turn.
     let server = acp_server(move |turn| match turn.text.as_str() {
         "an update" => vec![Step::Flood { updates: 1, bytes: size }],
         _ => vec![Step::Finish(json!({"stopReason": "end_turn", "big": big}))],

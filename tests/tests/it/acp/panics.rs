@@ -108,7 +108,7 @@ async fn a_closure_that_selects_requests_may_call_the_client() {
         found.get_or_init(|| (session.is_some(), inner.diagnostics().open_agent_requests.len()));
         true
     });
-    // On a thread of its own: a deadlock would block the test's thread.
+    // On a separate thread: a deadlock would block the test's thread.
     let cancelling = tokio::task::spawn_blocking(move || futures::executor::block_on(cancelling));
     within("the cancel", cancelling).await.unwrap();
     assert_eq!(seen.get(), Some(&(true, 1)));

@@ -76,7 +76,7 @@ struct State {
     stopped: AtomicUsize,
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 pub(super) struct RawServer {
     pub(super) url: String,
     state: Arc<State>,

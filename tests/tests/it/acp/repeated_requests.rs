@@ -59,13 +59,13 @@ async fn a_repeated_agent_request_gets_no_second_response_until_the_agent_restar
     )
     .await;
     assert!(client.diagnostics().open_agent_requests.is_empty(), "it was answered");
-    // The session has ended and its agent is gone: this is another one that counts from one.
+    // The session has ended and its agent has exited: this is another agent, which counts from one.
     client.control().forget_agent_requests(Some("another session"));
     client.control().forget_agent_requests(Some(&session));
     ask(&server, &session);
     answer(&mut requests).await;
     eventually("the response", || answers(&server) == 2).await;
-    // So is one that was introduced to anew.
+    // So is an agent after another `initialize`.
     server.restart(State::Preserved).await;
     collect_until(&mut events, "the stream", |event| matches!(event, Event::Reconnected { .. })).await;
     handshake(&client).await.unwrap();

@@ -154,7 +154,7 @@ async fn an_idle_client_leaves_the_agent_requests_of_other_clients_alone() {
         [builder().build().unwrap(), builder().handler(Helpful { seen: seen[0].clone() }).build().unwrap()];
     let mut events = Vec::new();
     for client in &idle {
-        // A session of their own makes no difference.
+        // A separate session makes no difference.
         session(client).await;
         events.push(client.events());
     }

@@ -1,4 +1,4 @@
-//! Exactly once, in order, whatever the stream does.
+//! Events are delivered exactly once and in order, whatever happens to the stream.
 
 use std::time::Duration;
 

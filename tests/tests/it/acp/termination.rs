@@ -9,7 +9,7 @@ use acp_http_client::{
 use mock_server::{Fault, MockServer, State, Step};
 use sdk_tests::{acp_server, client, collect_until, eventually, handshake, prompt, session, within};
 
-/// Three calls that never come back by themselves.
+/// Three calls that never return by themselves.
 async fn hanging(client: &AcpHttpClient, server: &MockServer) -> Vec<tokio::task::JoinHandle<Error>> {
     let id = session(client).await;
     let mut calls = Vec::new();

@@ -53,7 +53,7 @@ impl Line {
     }
 }
 
-/// Passes on what goes there, and what comes back; a stream of events in small pieces while the line is slow.
+/// Forwards both directions. While the line is slow, an event stream is forwarded in small pieces.
 async fn pass(client: TcpStream, server: String, slow: Arc<AtomicBool>) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     let (mut from_client, mut to_client) = client.into_split();

@@ -14,7 +14,7 @@ const GLANCE: Duration = Duration::from_millis(25);
 /// The program under test.
 pub(crate) const CHAT: &str = env!("CARGO_BIN_EXE_chat");
 
-/// A tmux server of its own, with one pane in which the chat runs below a shell that prints how it ended.
+/// A separate tmux server, with one pane in which the chat runs below a shell that prints how it ended.
 pub(crate) struct Terminal {
     directory: TempDir,
 }
@@ -160,7 +160,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let socket = self.directory.path().join("tmux");
-        // It may be gone already.
+        // It may have exited already.
         let _ = std::process::Command::new("tmux").arg("-S").arg(socket).arg("kill-server").output();
     }
 }

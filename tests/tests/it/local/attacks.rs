@@ -34,7 +34,7 @@ fn is_inner() -> bool {
     std::env::var_os(INNER).is_some()
 }
 
-/// Runs one test of this file in a process of its own, whose environment and working directory can be chosen.
+/// Runs one test of this file in a separate process, whose environment and working directory can be chosen.
 fn run_inner(test: &str, setup: impl FnOnce(&mut Command)) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("a test has a program"));
     command.args(["--exact", &format!("local::attacks::{test}"), "--nocapture"]).env(INNER, "1");
@@ -314,7 +314,7 @@ async fn a_client_sends_its_token_to_no_successor_of_a_server_behind_a_wrapper()
     }
     assert_eq!(rival.received(), "");
     assert_eq!(server.exit(), None, "the wrapper is running");
-    // The server that the wrapper starts next is one of its own.
+    // The server that the wrapper starts next belongs to it.
     rival.stop();
     fs::write(home.path().join("again"), "").unwrap();
     let health = client.health();

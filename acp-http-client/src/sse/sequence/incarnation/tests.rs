@@ -1,4 +1,4 @@
-//! Restarts, and what comes out around them.
+//! Restarts, and the events that are delivered around them.
 
 use super::{
     super::tests::{accept, feed},
@@ -149,7 +149,7 @@ fn a_late_event_of_a_new_server_is_delivered_once_and_in_order() {
 }
 
 #[test]
-fn a_late_event_that_showed_a_restart_with_others_is_delivered_behind_a_gap_too() {
+fn a_late_event_that_showed_a_restart_with_others_is_delivered_after_a_gap_too() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (5, "e"), (5, "e")]);
     sequence.give_up(&mut Vec::new());
@@ -221,7 +221,7 @@ fn a_server_that_contradicts_itself_with_each_opening_is_not_read_again_for_ever
 }
 
 #[test]
-fn a_late_response_in_a_gap_is_no_restart_behind_a_reopening_either() {
+fn a_late_response_in_a_gap_is_not_a_restart_after_a_reopening_either() {
     let mut sequence = Sequence::new(None);
     feed(&mut sequence, &[(1, "a"), (3, "c")]);
     sequence.reopened();

@@ -10,7 +10,7 @@ use super::super::rows::Failure;
 /// table of the driver may be that of the application.
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
-/// A number of our own, by which programs that open a store wait for each other.
+/// The number of the advisory lock by which programs that open a store wait for each other.
 const LOCK: i64 = 0x5ab0_a6e7_5e55_1045;
 
 /// Brings a database to the newest schema, in one transaction.

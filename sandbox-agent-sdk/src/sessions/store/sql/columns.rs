@@ -130,7 +130,7 @@ pub(super) fn page(rows: &[Row], size: usize, order: &str) -> Result<RecordPage,
             // A damaged record does not hide the others.
             Err(error) => {
                 let id: String = row.try_get("id")?;
-                tracing::warn!(session = id, error = %crate::convert::text::OneLine(&error), "a session is left out of a list");
+                tracing::warn!(session = id, error = %crate::convert::text::OneLine(&error), "a damaged session record is omitted from a list");
                 page.unreadable.push(id);
             }
         }

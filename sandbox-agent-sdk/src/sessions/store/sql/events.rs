@@ -58,7 +58,7 @@ pub(in super::super) fn events_sql(query: &EventQuery) -> QueryBuilder<'_, Datab
     sql
 }
 
-/// Carries out appends in one transaction. One that is refused leaves the others alone.
+/// Executes appends in one transaction. A rejected append does not affect the others.
 pub(in super::super) async fn append_all(
     connection: &mut Connection,
     group: &[Prepared],
@@ -89,7 +89,7 @@ async fn append(connection: &mut Connection, prepared: &Prepared) -> Result<Appe
         ended = Some(before).filter(|(owner, _)| patched.owner != *owner);
         record = Some(patched);
     }
-    // From here on nothing is refused.
+    // From here on no append is rejected.
     let epoch = append.fence.map_or(0, |fence| fence.epoch);
     let rows: Vec<EventRow<'_>> = (head.last_index + 1..)
         .zip(append.events.iter().zip(payloads))
@@ -149,7 +149,7 @@ async fn insert_fresh<'a>(
     rows: Vec<EventRow<'a>>,
     last_index: u64,
 ) -> Result<(Vec<EventRow<'a>>, Vec<u64>), Failure> {
-    // Most batches are new as a whole. Which events are stored is looked up only for those that are not.
+    // Most batches contain only new events. The stored events are looked up only for the other batches.
     if insert_events(connection, session, &rows).await? == rows.len() as u64 {
         let indexes = rows.iter().map(|row| row.index).collect();
         return Ok((rows, indexes));
@@ -227,7 +227,7 @@ pub(super) async fn insert_events(
     Ok(inserted)
 }
 
-/// Closes what an event closes, as far as it is older.
+/// Closes the older events that an event closes.
 async fn close_events(connection: &mut Connection, session: &str, row: &EventRow<'_>) -> Result<(), Failure> {
     let (which, id) = match row.event.closes() {
         Some(Closes::Turn(id)) => ("turn_id = $2", id),

@@ -37,7 +37,7 @@ pub(super) async fn create(
 }
 
 pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<SessionRecord>, Failure> {
-    // No session has such an id, and not every database could look for it.
+    // No session has such an id, and not every database could search for it.
     if check_key("id", id).is_err() {
         return Ok(None);
     }
@@ -46,7 +46,7 @@ pub(super) async fn get(connection: &mut Connection, id: &str) -> Result<Option<
     Ok(row.map(|row| read_record(&row)).transpose()?)
 }
 
-/// Ends the ownership of a session by `end`, which gets how far the owner has scanned the endpoint.
+/// Ends the ownership of a session with `end`, which receives the owner's read position on the endpoint.
 pub(super) async fn end_ownership(
     connection: &mut Connection,
     id: &str,
@@ -59,7 +59,7 @@ pub(super) async fn end_ownership(
         (Some(owner), Some(endpoint)) => scanned_to(&mut transaction, owner, endpoint).await?,
         _ => None,
     };
-    // The end of an open turn may be among what was scanned, and is not stored.
+    // The scanned events may include the end of an open turn, which is not stored.
     let open = "SELECT 1 FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 AND kind = 'prompt' LIMIT 1";
     let has_open_turn = sqlx::query(open).bind(id).fetch_optional(&mut *transaction).await?.is_some();
     let scanned_to = scanned_to.filter(|_| !has_open_turn);
@@ -70,7 +70,7 @@ pub(super) async fn end_ownership(
     Ok(record)
 }
 
-/// Removes how far a process has scanned an endpoint if it owns no session there.
+/// Removes the read position of a process on an endpoint if it owns no session there.
 pub(super) async fn forget_scanned(
     connection: &mut Connection,
     owner: Option<&str>,
@@ -156,7 +156,7 @@ pub(super) async fn suspend(
 ) -> Result<u64, Failure> {
     which.check(now)?;
     let owned = if matches!(which, Suspend::Own(_)) { " AND owner = $2" } else { "" };
-    // In one order, so that no two programs wait for each other.
+    // In a fixed order, so that two processes cannot deadlock.
     let sql = format!(
         "UPDATE sandbox_agent_sessions SET status = 'suspended', revision = revision + 1, \
          last_active_at = CASE WHEN last_active_at < $1 THEN $1 ELSE last_active_at END \
@@ -192,7 +192,7 @@ pub(super) async fn delete_unchanged(
     deleted(connection, delete).await
 }
 
-/// Deletes a session, and what was scanned for it alone. Returns whether there was one.
+/// Deletes a session, and read positions that only it needed. Returns whether it existed.
 async fn deleted(connection: &mut Connection, delete: Query<'_>) -> Result<bool, Failure> {
     let mut transaction = connection.begin_with(BEGIN).await?;
     let Some(row) = delete.fetch_optional(&mut *transaction).await? else { return Ok(false) };

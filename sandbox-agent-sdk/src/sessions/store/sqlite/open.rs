@@ -102,7 +102,7 @@ pub(super) async fn open(
             Failure::Database(error) => failure(path, error),
         });
     }
-    // Not before: only now it is certain that these are the files of a store.
+    // Not earlier: only now is it certain that these are the files of a store.
     if !options.keep_permissions {
         private::restrict(path);
     }
@@ -110,7 +110,7 @@ pub(super) async fn open(
     Ok((writer, readers))
 }
 
-/// Permissions of files that hold what users and agents said.
+/// The permissions of files with the contents of sessions.
 #[cfg(unix)]
 mod private {
     use std::fs::{DirBuilder, OpenOptions, Permissions, metadata, set_permissions};
@@ -122,8 +122,8 @@ mod private {
     /// Permissions of other users.
     const OTHERS: u32 = 0o077;
 
-    /// Creates a missing file, and missing directories on the way to it, for this user alone. SQLite gives the mode of
-    /// the file to the files beside it.
+    /// Creates a missing file and its missing parent directories, for this user alone. SQLite copies the mode of the
+    /// file to the files beside it.
     pub(super) fn create(path: &Path) {
         // SQLite has no file for these names.
         if path.as_os_str().is_empty() || path == Path::new(":memory:") {
@@ -137,7 +137,7 @@ mod private {
         let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     }
 
-    /// Takes the permissions of other users from the files of a store.
+    /// Removes the permissions of other users from the files of a store.
     pub(super) fn restrict(path: &Path) {
         // SQLite puts its files beside the file that a link leads to.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -195,7 +195,7 @@ fn is_write_protected(path: &Path) -> bool {
     probe.push("-probe");
     match std::fs::OpenOptions::new().write(true).create_new(true).open(&probe) {
         Ok(_) => {
-            // It was created only to see whether it can be.
+            // It was created only to test whether that is possible.
             let _ = std::fs::remove_file(&probe);
             false
         }

@@ -12,7 +12,7 @@ use super::sql::events::append_all;
 
 /// How many appends wait at most; more callers wait for room.
 const QUEUE: usize = 1024;
-/// How many appends one transaction carries out at most.
+/// How many appends one transaction executes at most.
 const GROUP: usize = 256;
 
 /// The handle of the task that appends. The task ends when the handle is dropped.
@@ -20,7 +20,7 @@ pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
 }
 
-/// An append, and who waits for it.
+/// An append and its waiter.
 struct Job {
     prepared: Prepared,
     done: oneshot::Sender<Result<Appended, StoreError>>,
@@ -34,7 +34,7 @@ impl Writer {
         Self { jobs }
     }
 
-    /// Appends, and waits until it is committed. An append whose caller is gone may be carried out all the same.
+    /// Appends, and waits until it is committed. An append whose caller was dropped may still be executed.
     pub(super) async fn append(&self, prepared: Prepared) -> Result<Appended, StoreError> {
         let (done, result) = oneshot::channel();
         self.jobs.send(Job { prepared, done }).await.map_err(|_| StoreError::Closed)?;
@@ -42,7 +42,7 @@ impl Writer {
     }
 }
 
-/// Carries out what waits, all of it in one transaction, again and again.
+/// Repeatedly executes all waiting appends in one transaction.
 async fn run(mut waiting: mpsc::Receiver<Job>, pool: SqlitePool, path: PathBuf) {
     let mut jobs = Vec::new();
     while waiting.recv_many(&mut jobs, GROUP).await > 0 {
@@ -63,7 +63,7 @@ async fn run(mut waiting: mpsc::Receiver<Job>, pool: SqlitePool, path: PathBuf) 
             Err(error) => vec![Err(error); group.len()],
         };
         for (done, result) in done.into_iter().zip(results) {
-            // A caller that went away needs no result.
+            // The caller may be gone.
             let _ = done.send(result);
         }
     }

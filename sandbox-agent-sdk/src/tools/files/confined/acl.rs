@@ -32,7 +32,7 @@ pub(super) fn read(file: &File) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Gives a new file this list, or none instead of one that it inherited from its directory. `false` if the system
-/// refuses the list: the bits of the group and of others then do not mean what they meant with it.
+/// refuses the list: the permission bits of the group and of others then have another meaning.
 pub(super) fn write(file: &File, list: Option<&[u8]>) -> io::Result<bool> {
     if let Some(list) = list
         && fsetxattr(file, NAME, list, XattrFlags::empty()).is_ok()

@@ -216,7 +216,7 @@ fn stored(name: &str) -> String {
     name.trim_end_matches(['.', ' ']).to_owned()
 }
 
-/// A name in the form by which file systems that ignore case compare names.
+/// A name in the form that case-insensitive file systems compare.
 fn folded(name: &str) -> String {
     // Through upper case, which also unites letters such as `ſ` and `s`, or the Kelvin sign and `k`.
     let visible = name.chars().filter(|character| !is_ignored(*character));

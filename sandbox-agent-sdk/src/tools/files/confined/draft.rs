@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // The draft was not put in place.
+        // The draft did not replace the file.
         if let Some(name) = &self.name {
             let _ = self.parent.remove_file(name);
         }

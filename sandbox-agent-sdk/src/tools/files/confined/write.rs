@@ -104,7 +104,7 @@ fn real_path(dir: &Dir, path: &Path) -> io::Result<PathBuf> {
 enum Below {
     /// Below the other directory, at this path.
     At(PathBuf),
-    /// Somewhere else: it was moved meanwhile.
+    /// Elsewhere: it was moved meanwhile.
     Elsewhere,
     /// The system does not report it.
     Unknown,
