@@ -63,7 +63,8 @@ async fn a_prompt_of_which_nothing_was_heard_is_not_replayed() {
     ask(&session, "three").await;
     let sent = world.server.messages("session/prompt");
     let last = sent.last().unwrap()["params"]["prompt"].to_string();
-    assert!(last.contains("re: one") && !last.contains("two"), "{last}");
+    let kept = stored(&**second.store(), "mine").await;
+    assert!(last.contains("re: one") && !last.contains("two"), "{last}\n{kept:#?}");
 }
 
 #[tokio::test]

@@ -3,12 +3,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use sandbox_agent_sdk::sessions::store::{
     Acquire, RecordQuery, SessionStore, SqliteOptions, SqliteStore, StoreError, StoredEventKind, Suspend,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
+use tokio::sync::Barrier;
 
 use crate::support::{all_events, append, assert_gap_free, at, create, event, record};
 
@@ -33,6 +35,27 @@ async fn pragma(path: &Path, name: &str) -> String {
         .unwrap();
     connection.close().await.unwrap();
     row.get(0)
+}
+
+/// The last connection that closes a file, and the first one that opens it, lock it for a moment without waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_opens_while_others_open_and_close_the_same_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let barrier = Arc::new(Barrier::new(8));
+    let opening = (0..8).map(|_| {
+        let (directory, barrier) = (directory.path().to_owned(), Arc::clone(&barrier));
+        tokio::spawn(async move {
+            for round in 0..200 {
+                // Half of the rounds begin with a new file.
+                barrier.wait().await;
+                let store = SqliteStore::open(directory.join(format!("{}.db", round / 2))).await;
+                let store = store.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+                store.get("s").await.unwrap();
+                store.close().await;
+            }
+        })
+    });
+    futures::future::try_join_all(opening).await.unwrap();
 }
 
 #[tokio::test]

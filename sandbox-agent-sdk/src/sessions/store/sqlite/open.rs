@@ -9,10 +9,15 @@ use sqlx::Connection as _;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
+use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::super::rows::{self, Failure, sqlite_code};
 use super::schema::migrate;
+use crate::client::deadline::deadline_after;
+
+/// The pause between attempts to open a file that another program has locked. SQLite reports no end of a lock.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a write waits for before it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,20 +99,44 @@ pub(super) async fn open(
         })
     };
     private::create(path);
-    let writer = pool(1).connect_with(connect.clone()).await.map_err(|error| failure(path, error))?;
-    if let Err(error) = migrate(&writer).await {
-        writer.close().await;
-        return Err(match error {
-            Failure::Refused(error) => error,
-            Failure::Database(error) => failure(path, error),
-        });
-    }
+    let deadline = deadline_after(options.busy_timeout);
+    let writer = loop {
+        let error = match connect_writer(pool(1), connect.clone()).await {
+            Ok(writer) => break writer,
+            Err(Failure::Refused(error)) => return Err(error),
+            Err(Failure::Database(error)) => error,
+        };
+        if !is_busy(&error) || Instant::now() >= deadline {
+            return Err(failure(path, error));
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+    };
     // Not earlier: only now is it certain that these are the files of a store.
     if !options.keep_permissions {
         private::restrict(path);
     }
     let readers = pool(options.readers.max(1)).connect_lazy_with(connect.read_only(true));
     Ok((writer, readers))
+}
+
+/// Opens the connection that writes, and brings the file to the newest schema.
+async fn connect_writer(
+    pool: SqlitePoolOptions,
+    connect: SqliteConnectOptions,
+) -> Result<SqlitePool, Failure> {
+    let writer = pool.connect_with(connect).await?;
+    if let Err(error) = migrate(&writer).await {
+        writer.close().await;
+        return Err(error);
+    }
+    Ok(writer)
+}
+
+/// Whether another program has locked the file. SQLite waits for most locks by itself, but not for those of the first
+/// program that opens a file and the last one that closes it.
+fn is_busy(error: &sqlx::Error) -> bool {
+    const BUSY: u32 = 5;
+    error.as_database_error().and_then(sqlite_code).is_some_and(|code| code & 0xff == BUSY)
 }
 
 /// The permissions of files with the contents of sessions.
