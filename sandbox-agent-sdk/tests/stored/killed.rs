@@ -9,6 +9,7 @@ use sandbox_agent_sdk::sessions::{
     RestoredBy, SessionStore as _, SqliteStore, StoreOptions, StoredClient, StoredEventKind,
 };
 use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, SandboxAgentClient, ServerKind};
+use serde_json::json;
 
 use crate::gated::Gated;
 use crate::support::{event, timeouts, within};
@@ -55,6 +56,33 @@ pub(crate) async fn kill_a_program(world: &World, kind: StoredEventKind) {
     .await;
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// An agent that says something to the prompt of the program that is killed, and then waits for a cancel.
+pub(crate) fn waiting(ability: Ability) -> Script {
+    let script = Script::new(|turn| {
+        let prompt = turn.params["prompt"].as_array().unwrap().last().unwrap();
+        let mut steps = vec![Step::Say("first".to_owned())];
+        steps.extend((prompt["text"] == "go").then_some(Step::WaitForCancel));
+        steps
+    });
+    script.initialize(ability.initialize())
+}
+
+/// Another client cancels the turn of an agent's session, and the server loses the response to its prompt.
+pub(crate) async fn lose_response(world: &World, agent_session: &str) {
+    let other =
+        SandboxAgentClient::builder(world.server.url()).agent("mock").server(world.kind).build().unwrap();
+    within(other.list_models(None)).await.unwrap();
+    let response = world.server.last_event_id() + 1;
+    world.server.inject(Fault::Hole { id: response });
+    within(other.raw_notify("session/cancel", json!({ "sessionId": agent_session }))).await.unwrap();
+    within(async {
+        while world.server.last_event_id() < response {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
 }
 
 /// Waits until the session has stored an event of this kind.

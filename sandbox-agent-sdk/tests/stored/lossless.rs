@@ -12,7 +12,7 @@ use sandbox_agent_sdk::{ConnectionState, DropPolicy, Error, Event, NewSession, S
 use serde_json::json;
 
 use crate::gated::{Gated, Response};
-use crate::killed::{has_stored, kill_a_program};
+use crate::killed::{has_stored, kill_a_program, lose_response, waiting};
 use crate::support::{event, within};
 use crate::world::{Ability, World, agent, ask, counted, counting, options, said, stored};
 
@@ -164,9 +164,7 @@ async fn a_prompt_whose_append_was_not_confirmed_is_stored_once_and_leaves_no_op
 
 #[tokio::test]
 async fn a_turn_whose_end_lies_in_a_gap_does_not_stop_the_next_prompt() {
-    let script =
-        Script::new(|_| vec![Step::Say("first".to_owned()), Step::Wait(Duration::from_millis(1000))]);
-    let world = World::new(ServerKind::Shared, script.initialize(Ability::Neither.initialize())).await;
+    let world = World::new(ServerKind::Shared, waiting(Ability::Neither)).await;
     kill_a_program(&world, StoredEventKind::Update).await;
     let options = world.options().await;
     let options = options.stored(|options| options.open_turn_timeout(Duration::from_millis(50)));
@@ -174,15 +172,7 @@ async fn a_turn_whose_end_lies_in_a_gap_does_not_stop_the_next_prompt() {
     let session = sessions.session("mine");
     within(session.resume()).await.unwrap();
     session.open_turn().expect("it is running");
-    // The response to its prompt is the next event, and the server loses it.
-    let response = world.server.last_event_id() + 1;
-    world.server.inject(Fault::Hole { id: response });
-    within(async {
-        while world.server.last_event_id() < response {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    lose_response(&world, session.agent_session().unwrap().id()).await;
     world.server.emit(json!({"jsonrpc": "2.0", "method": "_other/notice", "params": {}}));
     has_stored(&sessions, "mine", StoredEventKind::Gap).await;
     within(within(session.prompt("again")).await.unwrap().outcome()).await.unwrap();
@@ -192,20 +182,11 @@ async fn a_turn_whose_end_lies_in_a_gap_does_not_stop_the_next_prompt() {
 
 #[tokio::test]
 async fn the_next_owner_ends_a_turn_whose_end_lies_in_a_stored_gap() {
-    let script =
-        Script::new(|_| vec![Step::Say("first".to_owned()), Step::Wait(Duration::from_millis(1000))]);
-    let world = World::new(ServerKind::Shared, script.initialize(Ability::Neither.initialize())).await;
+    let world = World::new(ServerKind::Shared, waiting(Ability::Neither)).await;
     kill_a_program(&world, StoredEventKind::Update).await;
     let (_client, second) = world.program().await;
     within(second.session("mine").resume()).await.unwrap();
-    let response = world.server.last_event_id() + 1;
-    world.server.inject(Fault::Hole { id: response });
-    within(async {
-        while world.server.last_event_id() < response {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    lose_response(&world, second.session("mine").agent_session().unwrap().id()).await;
     let agent_session = second.get("mine").await.unwrap().unwrap().agent_session.unwrap().id;
     let update = json!({"sessionUpdate": "session_info_update", "title": "after"});
     let params = json!({"sessionId": agent_session, "update": update});

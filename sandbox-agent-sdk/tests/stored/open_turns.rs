@@ -9,7 +9,7 @@ use sandbox_agent_sdk::{DropPolicy, Error, Event, NewSession, ServerKind};
 use serde_json::json;
 
 use crate::gated::{Gated, Response};
-use crate::killed::{has_stored, kill_a_program};
+use crate::killed::{has_stored, kill_a_program, lose_response, waiting};
 use crate::support::{event, within};
 use crate::world::{Ability, World, agent, ask, ends, options, stored, unknown_session};
 
@@ -175,9 +175,7 @@ async fn an_earlier_turn_whose_response_the_server_has_is_not_interrupted() {
 
 #[tokio::test]
 async fn a_turn_whose_response_lies_in_a_gap_is_not_waited_for_without_end() {
-    let script =
-        Script::new(|_| vec![Step::Say("first".to_owned()), Step::Wait(Duration::from_millis(1000))]);
-    let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+    let world = World::new(ServerKind::Shared, waiting(Ability::Resume)).await;
     kill_a_program(&world, StoredEventKind::Update).await;
     let options = world.options().await.cancel_timeout(Duration::from_millis(200));
     let options = options.stored(|options| options.unconfirmed_timeout(Duration::from_millis(300)));
@@ -185,15 +183,7 @@ async fn a_turn_whose_response_lies_in_a_gap_is_not_waited_for_without_end() {
     let session = sessions.session("mine");
     within(session.resume()).await.unwrap();
     session.open_turn().expect("it is running");
-    // The response to its prompt is the next event, and the server loses it.
-    let response = world.server.last_event_id() + 1;
-    world.server.inject(Fault::Hole { id: response });
-    within(async {
-        while world.server.last_event_id() < response {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    lose_response(&world, session.agent_session().unwrap().id()).await;
     world.server.emit(json!({"jsonrpc": "2.0", "method": "_other/notice", "params": {}}));
     within(session.open_turn_ended()).await;
     sessions.flush().await.unwrap();
@@ -274,9 +264,7 @@ async fn a_silent_turn_behind_a_gap_is_cancelled_before_anything_else_is_done_in
 
 #[tokio::test]
 async fn a_late_update_behind_the_gap_that_holds_the_response_does_not_make_a_turn_endless() {
-    let script =
-        Script::new(|_| vec![Step::Say("first".to_owned()), Step::Wait(Duration::from_millis(1000))]);
-    let world = World::new(ServerKind::Shared, script.initialize(Ability::Resume.initialize())).await;
+    let world = World::new(ServerKind::Shared, waiting(Ability::Resume)).await;
     kill_a_program(&world, StoredEventKind::Update).await;
     let options = world.options().await.cancel_timeout(Duration::from_millis(200));
     let options = options.stored(|options| options.unconfirmed_timeout(Duration::from_millis(300)));
@@ -284,15 +272,7 @@ async fn a_late_update_behind_the_gap_that_holds_the_response_does_not_make_a_tu
     let session = sessions.session("mine");
     within(session.resume()).await.unwrap();
     let agent_session = session.agent_session().unwrap().id().to_owned();
-    // The response to its prompt is the next event, and the server loses it.
-    let response = world.server.last_event_id() + 1;
-    world.server.inject(Fault::Hole { id: response });
-    within(async {
-        while world.server.last_event_id() < response {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    lose_response(&world, session.agent_session().unwrap().id()).await;
     let update = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "late"}});
     let params = json!({"sessionId": agent_session, "update": update});
     world.server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));

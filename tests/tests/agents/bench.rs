@@ -169,11 +169,14 @@ impl Bench {
         self.connect(options).await.session(self.new_session()).await
     }
 
-    /// Waits until the agent has written this text to its files, and can load the session that it belongs to.
-    ///
-    /// Agents write a turn to disk after they have responded to its prompt.
-    pub(crate) async fn written(&self, text: &str) {
+    /// Waits until the agent has written this text to its files: agents do so after they have responded to the prompt.
+    pub(crate) async fn on_disk(&self, text: &str) {
         until("the turn is on disk", || holds(self.home.folder(), text.as_bytes())).await;
+    }
+
+    /// Waits until the agent has written this text to its files, and can load the session that it belongs to.
+    pub(crate) async fn written(&self, text: &str) {
+        self.on_disk(text).await;
         if self.cell.agent == RealAgent::Gemini {
             // It names the file of a session by the minute, and loading a session begins a new file.
             let minute = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs() / 60;

@@ -21,6 +21,8 @@ pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
+    // Some agents list what is on disk.
+    bench.on_disk(REMEMBERED).await;
     let listed = in_time("a list", connected.client.list_sessions(ListSessions::all()).all()).await;
     match listed {
         Ok(listed) => {
