@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::BoxFuture;
 
 use super::held::Held;
+use super::program::find;
 use super::relay::{Relay, RelayPrograms};
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::convert::text::printable;
-use crate::local::{LocalOptions, in_path, trusted};
+use crate::local::{LocalOptions, trusted};
 
 /// The home directory inside the sandbox.
 const HOME: &str = "/home/sandbox";
@@ -329,19 +330,6 @@ impl fmt::Debug for BubblewrapProvider {
             .field("servers", &self.held)
             .finish_non_exhaustive()
     }
-}
-
-/// Finds a program in the absolute directories of `PATH`, or at its path, and checks that other users cannot replace it.
-fn find(name: &Path, accept_untrusted: bool) -> Result<PathBuf, ProviderError> {
-    let found = match name.to_str() {
-        Some(name) if !name.contains('/') => in_path(name, std::env::var_os("PATH").as_deref()),
-        _ => Some(name.to_owned()).filter(|program| program.is_file()),
-    };
-    let found = found.ok_or_else(|| ProviderError::Program {
-        program: name.display().to_string(),
-        source: Arc::new(io::Error::from(io::ErrorKind::NotFound)),
-    })?;
-    Ok(trusted(&found, accept_untrusted)?)
 }
 
 /// Quotes a word for a shell.

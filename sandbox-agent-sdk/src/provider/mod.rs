@@ -28,6 +28,7 @@ mod container;
 mod error;
 mod held;
 mod local;
+mod program;
 mod relay;
 mod sandbox;
 
