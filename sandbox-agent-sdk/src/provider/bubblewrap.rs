@@ -53,7 +53,8 @@ const SYSTEM: [&str; 16] = [
 /// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
 /// directory, and the directories given to this provider. It has no access to other files, processes or
 /// environment variables of this machine, and cannot gain privileges, even in its own user namespace. It shares
-/// the network of this machine, unless [`without_network`](Self::without_network) is set.
+/// the network of this machine, with its abstract Unix sockets (X11, D-Bus), unless
+/// [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
 /// exits. Destroying it deletes its home directory.
@@ -162,7 +163,8 @@ impl BubblewrapProvider {
     /// nor to any other.
     ///
     /// The client then connects to the server through `nsenter`, `bash` and `cat` of this machine, which join the sandbox's
-    /// network for each connection. This needs no privileges.
+    /// network for each connection. This needs no privileges. Only processes of this user can connect, at most 1,024 at
+    /// a time; each connection needs three processes and three open files of this program.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = Network::Own;
