@@ -111,6 +111,7 @@ fn tables() -> io::Result<Vec<String>> {
 /// One row of `/proc/net/tcp` or `/proc/net/tcp6`.
 struct Row<'a> {
     local: (&'a str, u16),
+    #[cfg(feature = "providers")]
     remote: (&'a str, u16),
     state: &'a str,
     user: u32,
@@ -136,6 +137,7 @@ fn rows(table: &str) -> impl Iterator<Item = Row<'_>> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         Some(Row {
             local: address(fields.get(1)?)?,
+            #[cfg(feature = "providers")]
             remote: address(fields.get(2)?)?,
             state: fields.get(3)?,
             user: fields.get(7)?.parse().ok()?,
