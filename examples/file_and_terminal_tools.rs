@@ -36,10 +36,9 @@ fn busy() -> Script {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::find_or_start(MockServer::builder().agent("mock", busy())).await;
 
-    // The agent sees this directory as `/work`.
-    let directory = std::env::temp_dir().join(format!("tools-example-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let roots = Roots::new().and_as("/work", &directory);
+    // The agent sees this directory as `/work`. It is new and private: other users could prepare one with a known name.
+    let directory = tempfile::tempdir()?;
+    let roots = Roots::new().and_as("/work", directory.path());
     let files = ConfinedFiles::open(roots.clone())?.write_limit(1 << 20);
     let mut terminals = TerminalOptions::new(roots).allow_only(["wc", "ls", "cat"]).output_limit(64 << 10);
     // The list controls which programs start; the sandbox controls what they can do.
@@ -61,10 +60,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let what = answer.answer.get("result").or_else(|| answer.answer.get("error"));
         println!("{:<22} {}", answer.method, printable(&what.unwrap_or(&json!(null)).to_string()));
     }
-    println!("on this machine: {:?}", std::fs::read_to_string(directory.join("notes/todo.txt"))?);
+    println!("on this machine: {:?}", std::fs::read_to_string(directory.path().join("notes/todo.txt"))?);
 
     // Disconnecting kills commands that are still running.
     client.disconnect().await?;
-    std::fs::remove_dir_all(&directory)?;
+    directory.close()?;
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! The token of a server, which is sent only to that server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use acp_http_client::{Token, TokenError};
 
+use crate::ClientOptions;
 use crate::client::secret::Secret;
-use crate::process_tree::{Holders, Listener, ProcessTree, run_blocking};
+use crate::process_tree::{Listener, Owner, ProcessTree, run_blocking};
 
 /// Provides the token of a server while the server holds its port. Afterwards another process may listen there.
 #[derive(Debug)]
@@ -13,45 +14,43 @@ pub(super) struct Credential {
     tree: Arc<ProcessTree>,
     port: u16,
     token: Secret,
-    /// The processes that hold the port, or `None` if that is not checked. Guards a list; held for a look-up.
-    holders: Option<Mutex<Holders>>,
+    owner: Owner,
 }
 
 impl Credential {
-    pub(super) fn new(
-        tree: Arc<ProcessTree>,
-        port: u16,
-        token: Secret,
-        holders: Option<Holders>,
-    ) -> Arc<Self> {
-        Arc::new(Self { tree, port, token, holders: holders.map(Mutex::new) })
+    pub(super) fn new(tree: Arc<ProcessTree>, port: u16, token: Secret, owner: Owner) -> Arc<Self> {
+        Arc::new(Self { tree, port, token, owner })
+    }
+
+    /// Makes a client get the token here for each request.
+    pub(super) fn authorise(self: &Arc<Self>, options: ClientOptions) -> ClientOptions {
+        let credential = Arc::clone(self);
+        options.token_provider(move |_| {
+            let credential = Arc::clone(&credential);
+            async move { credential.token().await }
+        })
+    }
+
+    pub(super) fn expose(&self) -> &str {
+        self.token.expose()
     }
 
     /// Returns the token.
     ///
     /// # Errors
-    /// If the server has exited, or no longer holds its port.
-    pub(super) async fn token(&self) -> Result<Token, TokenError> {
+    /// If the server has exited, or does not hold its port: a server that is told to stop closes its listener first.
+    async fn token(&self) -> Result<Token, TokenError> {
         if !self.tree.is_leader_alive() {
             return Err(TokenError::from("the local server has exited"));
         }
-        if let Some(holders) = &self.holders {
-            let held = holders.lock().unwrap_or_else(PoisonError::into_inner).any_alive();
-            if !held {
-                // The first process may be a wrapper, and start the server again.
-                let port = self.port;
-                let listener = run_blocking(&self.tree, move |tree| tree.listener(port)).await;
-                match listener? {
-                    Listener::Member(new) => {
-                        *holders.lock().unwrap_or_else(PoisonError::into_inner) = new;
-                    }
-                    Listener::Unknown => {}
-                    Listener::None | Listener::Foreign => {
-                        return Err(TokenError::from("the local server no longer listens on its port"));
-                    }
-                }
+        // The first process may be a wrapper, and start the server again.
+        let (owner, port) = (self.owner, self.port);
+        match run_blocking(&self.tree, move |tree| tree.listener(owner, port)).await? {
+            Listener::Owner | Listener::Unknown => {}
+            Listener::None | Listener::Foreign => {
+                return Err(TokenError::from("the local server no longer listens on its port"));
             }
         }
-        Token::new(self.token.expose()).map_err(TokenError::from)
+        Token::new(self.expose()).map_err(TokenError::from)
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::access::Access;
 use super::credential::Credential;
 use super::group::Group;
 use super::log::Lines;
@@ -18,7 +19,7 @@ use super::token::random_token;
 use super::{LocalError, LocalOptions};
 use crate::client::secret::Secret;
 use crate::control::HealthWait;
-use crate::process_tree::{Holders, Listener, ProcessTree, run_blocking};
+use crate::process_tree::{Listener, ProcessTree, run_blocking};
 use crate::{ClientOptions, Error, SandboxAgentClient};
 
 /// How many ports are tried: another process may bind a free port before the server does.
@@ -54,21 +55,15 @@ pub(super) async fn launch(options: LocalOptions, binary: PathBuf) -> Result<Loc
         }
     };
     let url = url(port);
-    let mut client = authorised(ClientOptions::new(&url), credential);
+    let access = Access::new(credential, supervisor.clients());
+    let mut client = access.authorise(ClientOptions::new(&url));
     client = client.auto_connect(options.agent.is_some());
     if let Some(agent) = options.agent {
         client = client.agent(agent);
     }
     let client = (options.client)(client).build().map_err(|error| LocalError::Client(Box::new(error)))?;
-    supervisor.attach(client.clone());
-    Ok(LocalServer::new(client, supervisor, lines, url, token, binary))
-}
-
-fn authorised(options: ClientOptions, credential: Arc<Credential>) -> ClientOptions {
-    options.token_provider(move |_| {
-        let credential = Arc::clone(&credential);
-        async move { credential.token().await }
-    })
+    access.attach(&client).await;
+    Ok(LocalServer::new(client, supervisor, lines, url, access, binary))
 }
 
 fn spawn(
@@ -144,34 +139,29 @@ async fn ready(
     token: &Secret,
 ) -> Result<Arc<Credential>, Failure> {
     let started = Instant::now();
-    let look = || run_blocking(tree, move |tree| tree.listener(port));
-    let holders = listening(options, port, look).await?;
-    let credential = Credential::new(Arc::clone(tree), port, token.clone(), holders);
-    let probe = authorised(SandboxAgentClient::builder(url(port)), Arc::clone(&credential));
-    let probe = probe.auto_connect(false);
+    let owner = options.owner;
+    let look = || run_blocking(tree, move |tree| tree.listener(owner, port));
+    listening(options, port, look).await?;
+    let credential = Credential::new(Arc::clone(tree), port, token.clone(), owner);
+    let probe = credential.authorise(SandboxAgentClient::builder(url(port))).auto_connect(false);
     let health = probe.build().map_err(invalid_options)?.health();
     let left = options.start_timeout.saturating_sub(started.elapsed());
     health.wait(HealthWait::within(left)).await.map_err(Failure::NotHealthy)?;
     Ok(credential)
 }
 
-/// Waits until processes of the server listen, and returns them where the system exposes them.
+/// Waits until the owner of the port listens, where the system exposes that.
 async fn listening<L: Future<Output = io::Result<Listener>>>(
     options: &LocalOptions,
     port: u16,
     look: impl Fn() -> L,
-) -> Result<Option<Holders>, Failure> {
+) -> Result<(), Failure> {
     let started = Instant::now();
     let mut foreign = false;
     loop {
         let listener = look().await;
         match listener.map_err(|error| Failure::Other(LocalError::machine("table of sockets", error)))? {
-            Listener::Member(holders) => return Ok(Some(holders)),
-            Listener::Unknown => return Ok(None),
-            #[cfg(feature = "providers")]
-            Listener::Foreign if options.relayed && ProcessTree::listens_itself(port).unwrap_or(false) => {
-                return Ok(None);
-            }
+            Listener::Owner | Listener::Unknown => return Ok(()),
             // If the server exits between two reads of the tables, its socket looks foreign once.
             Listener::Foreign if foreign => {
                 return Err(Failure::Other(LocalError::ForeignListener { port }));
@@ -251,7 +241,7 @@ mod tests {
         let outcome = timeout(Duration::from_secs(20), waiting).await.expect("the start has no end");
         server.abort();
         match outcome {
-            Ok(_) => panic!("nothing is known to listen"),
+            Ok(()) => panic!("nothing is known to listen"),
             Err(failure) => failure,
         }
     }

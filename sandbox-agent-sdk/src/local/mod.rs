@@ -10,8 +10,7 @@
 //! - The server inherits only environment variables that hold no secrets. [`LocalOptions::inherit`] adds
 //!   others.
 //! - The client sends the token to no other process. It uses no proxy, and sends no token after the server has exited.
-//!   On Linux it sends the token only after the listening socket was found in the server's process tree, and not after
-//!   the server has lost its port.
+//!   On Linux it checks before each request that the listening socket is in the server's process tree.
 //! - The token is visible on the server's command line, because the server accepts it only there. On a machine with
 //!   untrusted users, hide command lines from them (`hidepid=2`, a container).
 //!
@@ -30,12 +29,14 @@
 // find         finds the program
 // launch       one attempt: port, token, process, listener, health
 // credential   the token, while the server holds its port
+// access       what clients of a server need; ends them with it
 // token        makes tokens
 // server       the handle: client, log, exit
 // supervisor   the task that owns the processes and stops them
 // group        the server's process and its process tree
 // log          the server's output, bounded
 
+mod access;
 mod credential;
 mod error;
 mod exit;
@@ -48,6 +49,8 @@ mod server;
 mod supervisor;
 pub(crate) mod token;
 
+#[cfg(feature = "providers")]
+pub(crate) use access::Access;
 pub use error::LocalError;
 pub use exit::LocalExit;
 #[cfg(feature = "providers")]

@@ -12,7 +12,7 @@ use super::launch::launch;
 use super::{LocalError, LocalLog, LocalServer};
 use crate::client::network::check_runtime;
 use crate::client::secret::Secret;
-use crate::process_tree::Inherited;
+use crate::process_tree::{Inherited, Owner};
 use crate::{ClientOptions, SandboxAgentClient};
 
 /// The server's data and configuration directories, inherited in addition to the default variables.
@@ -30,9 +30,8 @@ pub struct LocalOptions {
     pub(super) inherited: Inherited,
     pub(super) environment: Vec<(OsString, OsString)>,
     pub(super) port: Option<u16>,
-    /// Whether this process listens on the port and relays connections to the server.
-    #[cfg(feature = "providers")]
-    pub(super) relayed: bool,
+    /// The process that listens on the port.
+    pub(super) owner: Owner,
     pub(super) token: Option<Secret>,
     pub(super) agent: Option<String>,
     pub(super) start_timeout: Duration,
@@ -73,8 +72,7 @@ impl SandboxAgentClient {
             inherited: Inherited::with(&DATA),
             environment: Vec::new(),
             port: None,
-            #[cfg(feature = "providers")]
-            relayed: false,
+            owner: Owner::Member,
             token: None,
             agent: None,
             start_timeout: Duration::from_secs(15),
@@ -89,7 +87,7 @@ impl LocalOptions {
     /// Makes this process listen on the port and relay connections to the server.
     #[cfg(feature = "providers")]
     pub(crate) fn relayed(mut self) -> Self {
-        self.relayed = true;
+        self.owner = Owner::ThisProcess;
         self
     }
 

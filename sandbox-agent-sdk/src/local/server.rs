@@ -7,10 +7,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::LocalExit;
+use super::access::Access;
 use super::log::Lines;
 use super::supervisor::Supervisor;
 use crate::SandboxAgentClient;
-use crate::client::secret::Secret;
 use crate::convert::text::OneLine;
 
 /// A server that this program started. See [`SandboxAgentClient::start_local`].
@@ -34,7 +34,7 @@ pub struct LocalServer {
     supervisor: Supervisor,
     lines: Arc<Lines>,
     url: String,
-    token: Secret,
+    access: Access,
     binary: PathBuf,
 }
 
@@ -44,10 +44,10 @@ impl LocalServer {
         supervisor: Supervisor,
         lines: Arc<Lines>,
         url: String,
-        token: Secret,
+        access: Access,
         binary: PathBuf,
     ) -> Self {
-        Self { client, supervisor, lines, url, token, binary }
+        Self { client, supervisor, lines, url, access, binary }
     }
 
     /// Returns the client of the server.
@@ -68,7 +68,7 @@ impl LocalServer {
     /// [ended](Self::ended): another process may listen on its port.
     #[must_use]
     pub fn token(&self) -> &str {
-        self.token.expose()
+        self.access.token()
     }
 
     /// Returns the path of the server's program.
@@ -98,6 +98,12 @@ impl LocalServer {
     /// Waits until the server and its process tree have exited.
     pub async fn ended(&self) -> LocalExit {
         self.supervisor.ended().await
+    }
+
+    /// Returns what other clients of the server need.
+    #[cfg(feature = "providers")]
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Like [`ended`](Self::ended), but does not borrow this value.

@@ -1,6 +1,6 @@
 //! The task that owns a server's processes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::process::{ChildStderr, ChildStdout};
@@ -9,17 +9,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::LocalExit;
+use super::access::Clients;
 use super::group::Group;
 use super::log::Lines;
-use crate::SandboxAgentClient;
-use crate::convert::text::OneLine;
 use crate::process_tree::ProcessTree;
 
 /// How long reading the rest of the output may take after the exit. A process outside the tree may hold the
 /// pipes open.
 const DRAIN: Duration = Duration::from_millis(200);
-/// How long the client may take to disconnect, including pending writes to its store.
-const DISCONNECT: Duration = Duration::from_secs(10);
 
 /// Stops a server on request, on drop, and when the runtime shuts down.
 #[derive(Debug)]
@@ -29,13 +26,10 @@ pub(super) struct Supervisor {
     exit: watch::Receiver<Option<LocalExit>>,
     tree: Arc<ProcessTree>,
     pid: u32,
-    client: ClientSlot,
+    clients: Clients,
     /// Ends within the grace period after `stop` was dropped.
     _task: JoinHandle<()>,
 }
-
-/// The client to disconnect when the server exits. Guards an option; held for a move.
-type ClientSlot = Arc<Mutex<Option<SandboxAgentClient>>>;
 
 impl Supervisor {
     pub(super) fn start(
@@ -47,9 +41,9 @@ impl Supervisor {
         let (stop, stopped) = oneshot::channel();
         let (ended, exit) = watch::channel(None);
         let (pid, tree) = (group.id(), group.tree());
-        let client = ClientSlot::default();
-        let task = tokio::spawn(supervise(group, pipes, lines, grace, stopped, ended, Arc::clone(&client)));
-        Self { stop: Some(stop), exit, tree, pid, client, _task: task }
+        let clients = Clients::new();
+        let task = tokio::spawn(supervise(group, pipes, lines, grace, stopped, ended, clients.clone()));
+        Self { stop: Some(stop), exit, tree, pid, clients, _task: task }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -61,9 +55,9 @@ impl Supervisor {
         &self.tree
     }
 
-    /// Disconnects this client as soon as the server exits.
-    pub(super) fn attach(&self, client: SandboxAgentClient) {
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
+    /// Returns the clients that are disconnected when the server exits.
+    pub(super) fn clients(&self) -> Clients {
+        self.clients.clone()
     }
 
     /// Returns the server's exit status, if it has exited.
@@ -102,7 +96,7 @@ async fn supervise(
     grace: Duration,
     stopped: oneshot::Receiver<()>,
     ended: watch::Sender<Option<LocalExit>>,
-    client: ClientSlot,
+    clients: Clients,
 ) {
     let mut reading = JoinSet::new();
     let copy = Arc::clone(&lines);
@@ -112,17 +106,6 @@ async fn supervise(
         () = group.ended() => {}
         _ = stopped => {}
     }
-    let client = client.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let disconnect = async {
-        let Some(client) = client else { return };
-        match timeout(DISCONNECT, client.disconnect()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(error = %OneLine(&error), "failed to disconnect from a server that has exited")
-            }
-            Err(_) => tracing::debug!("disconnecting from a server that has exited timed out"),
-        }
-    };
     let end = async {
         // A server that exited on its own may have left its agents running.
         let status = group.end(grace).await;
@@ -131,5 +114,5 @@ async fn supervise(
         ended.send_replace(Some(LocalExit::of(status)));
     };
     // A store that hangs during the disconnect does not delay the exit.
-    tokio::join!(disconnect, end);
+    tokio::join!(clients.disconnect(), end);
 }

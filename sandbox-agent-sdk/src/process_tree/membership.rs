@@ -23,9 +23,9 @@ use crate::client::random::random_id;
 /// | the parent | everything, while the parent is alive |
 ///
 /// The limit is `RLIMIT_RTTIME`, the processor time of real-time threads. Its value of more than 100 years
-/// restricts no process, every child and program inherits it, and every user may read it. A command that
-/// starts a new session, loses its parent, clears its environment and sets this limit is not found, except in
-/// a sandbox.
+/// restricts no process, and every child and program inherits it. Every user may read it and set it, so it marks
+/// only processes of this user. A command that starts a new session, loses its parent, clears its environment and
+/// sets this limit is not found, except in a sandbox.
 #[derive(Debug)]
 pub(super) struct Membership {
     leader: Pid,
@@ -81,7 +81,7 @@ impl Membership {
     pub(super) fn fit(&self, entry: &Entry) -> bool {
         entry.pid == self.leader
             || entry.session == self.leader.as_raw_pid()
-            || self.mark.is_some_and(|mark| table::has_limit(entry.pid, mark))
+            || self.mark.is_some_and(|mark| table::has_limit(entry.pid, mark) && table::is_own(entry.pid))
             || table::has_variable(entry.pid, &self.variable)
     }
 

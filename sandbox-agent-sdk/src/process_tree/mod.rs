@@ -21,6 +21,8 @@ mod sweep;
 mod table;
 
 use std::io;
+#[cfg(feature = "providers")]
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,6 +49,19 @@ pub(crate) struct ProcessTree {
     membership: Mutex<Option<Membership>>,
     /// Whether the tree is finished, readable without the lock.
     finished: AtomicBool,
+    /// What held the sockets of a port when they were last searched for. Guards a list; held for a copy.
+    #[cfg(target_os = "linux")]
+    holders: Mutex<Option<(Owner, u16, Vec<sockets::Holder>)>>,
+}
+
+/// The process that has to hold the sockets that listen on a loopback port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A member of the tree.
+    Member,
+    /// This process, which relays connections to a member.
+    #[cfg(feature = "providers")]
+    ThisProcess,
 }
 
 /// The holder of the sockets that listen on a loopback port.
@@ -54,30 +69,13 @@ pub(crate) struct ProcessTree {
 pub(crate) enum Listener {
     /// No socket listens yet.
     None,
-    /// Members of the tree hold every such socket.
-    Member(Holders),
+    /// The owner holds every such socket.
+    Owner,
     /// Another process holds at least one of them.
     Foreign,
     /// This system does not expose the holder of a socket.
     #[cfg_attr(target_os = "linux", allow(dead_code))]
     Unknown,
-}
-
-/// Processes that hold the same sockets.
-#[derive(Debug)]
-pub(crate) struct Holders {
-    #[cfg(target_os = "linux")]
-    entries: Vec<table::Entry>,
-}
-
-impl Holders {
-    /// Whether one of them is alive.
-    pub(crate) fn any_alive(&self) -> bool {
-        #[cfg(target_os = "linux")]
-        return self.entries.iter().any(table::Entry::is_alive);
-        #[cfg(not(target_os = "linux"))]
-        return true;
-    }
 }
 
 impl ProcessTree {
@@ -92,8 +90,14 @@ impl ProcessTree {
         // A process that was not waited for has an id.
         let leader = leader.ok_or_else(|| io::Error::other("the process has no id"))?;
         membership.started(leader);
-        let membership = Mutex::new(Some(membership));
-        Ok((child, Arc::new(Self { leader, membership, finished: AtomicBool::new(false) })))
+        let tree = Self {
+            leader,
+            membership: Mutex::new(Some(membership)),
+            finished: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            holders: Mutex::default(),
+        };
+        Ok((child, Arc::new(tree)))
     }
 
     /// Returns the leader's process id.
@@ -118,28 +122,40 @@ impl ProcessTree {
         self.lock().as_ref().is_none_or(platform::is_empty)
     }
 
-    /// Whether this process holds the sockets that listen on this loopback port.
+    /// Whether the other side of a connection, `client`, is a socket of this user.
     #[cfg(feature = "providers")]
-    pub(crate) fn listens_itself(port: u16) -> io::Result<bool> {
+    pub(crate) fn is_client_own(client: SocketAddrV4, server: SocketAddrV4) -> io::Result<bool> {
         #[cfg(target_os = "linux")]
-        return sockets::is_own(port);
+        return sockets::is_client_own(client, server);
         #[cfg(not(target_os = "linux"))]
-        return Ok(port != 0);
+        return Ok(client != server);
     }
 
-    /// Whether members of this tree, running as this user, hold the sockets that listen on this loopback
-    /// port.
-    pub(crate) fn listener(&self, port: u16) -> io::Result<Listener> {
-        match &*self.lock() {
-            #[cfg(target_os = "linux")]
-            Some(membership) => sockets::listener(membership, port),
-            #[cfg(not(target_os = "linux"))]
-            Some(_) => {
-                let _ = port;
-                Ok(Listener::Unknown)
-            }
-            None => Ok(Listener::None),
+    /// Whether this owner, running as this user, holds the sockets that listen on this loopback port.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn listener(&self, owner: Owner, port: u16) -> io::Result<Listener> {
+        if self.is_held(owner, port) {
+            return Ok(Listener::Owner);
         }
+        let (listener, found) = match &*self.lock() {
+            Some(membership) => sockets::listener(membership, owner, port)?,
+            None => return Ok(Listener::None),
+        };
+        *self.holders.lock().unwrap_or_else(PoisonError::into_inner) = Some((owner, port, found));
+        Ok(listener)
+    }
+
+    /// Whether the sockets that this owner held at the last search are still held.
+    #[cfg(target_os = "linux")]
+    fn is_held(&self, owner: Owner, port: u16) -> bool {
+        let known = self.holders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.is_some_and(|(by, of, known)| (by, of) == (owner, port) && sockets::are_held(&known))
+    }
+
+    /// Whether this owner holds the sockets that listen on this port, which this system does not expose.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn listener(&self, _: Owner, _: u16) -> io::Result<Listener> {
+        Ok(Listener::Unknown)
     }
 
     /// Sends SIGTERM to every member, and SIGCONT to those that are stopped.

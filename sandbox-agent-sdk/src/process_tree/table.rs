@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, getpid, getuid};
 
 /// The maximum number of scans. On a busy machine every scan may find a new process.
 const SCANS: usize = 32;
@@ -90,6 +90,16 @@ pub(super) fn has_limit(pid: Pid, limit: u64) -> bool {
     line.is_some_and(|line| line.split_whitespace().any(|word| word.parse() == Ok(limit)))
 }
 
+/// Whether the real user of a process is that of this program.
+///
+/// The effective user may differ: a program with the setuid bit has that of its file.
+pub(super) fn is_own(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    user == Some(getuid().as_raw())
+}
+
 /// Whether a process was started with a variable of this name. `false` for processes of other users.
 pub(super) fn has_variable(pid: Pid, name: &str) -> bool {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
@@ -120,7 +130,7 @@ mod tests {
 
     use rustix::process::{Pid, getpid, getppid};
 
-    use super::{Entry, Look, has_limit, has_variable, newest, parse};
+    use super::{Entry, Look, has_limit, has_variable, is_own, newest, parse};
 
     #[test]
     fn a_line_is_parsed_for_any_program_name() {
@@ -156,6 +166,7 @@ mod tests {
         assert!(newest() > 0);
         assert!(has_variable(getpid(), "PATH") && !has_variable(getpid(), "PAT"));
         assert!(!has_limit(getpid(), 12345));
+        assert!(is_own(getpid()));
     }
 
     #[test]

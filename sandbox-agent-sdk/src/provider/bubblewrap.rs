@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::BoxFuture;
 
 use super::held::Held;
+use super::program::find;
 use super::relay::{Relay, RelayPrograms};
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::SandboxAgentClient;
 use crate::client::network::check_runtime;
 use crate::client::random::random_id;
 use crate::convert::text::printable;
-use crate::local::{LocalOptions, in_path, trusted};
+use crate::local::{LocalOptions, trusted};
 
 /// The home directory inside the sandbox.
 const HOME: &str = "/home/sandbox";
@@ -52,7 +53,8 @@ const SYSTEM: [&str; 16] = [
 /// The sandbox contains the system's programs and libraries (read-only), an empty `/tmp`, its own home
 /// directory, and the directories given to this provider. It has no access to other files, processes or
 /// environment variables of this machine, and cannot gain privileges, even in its own user namespace. It shares
-/// the network of this machine, unless [`without_network`](Self::without_network) is set.
+/// the network of this machine, with its abstract Unix sockets (X11, D-Bus), unless
+/// [`without_network`](Self::without_network) is set.
 ///
 /// A sandbox ends with its server: when it is destroyed, when this value is dropped, and when this program
 /// exits. Destroying it deletes its home directory.
@@ -161,7 +163,8 @@ impl BubblewrapProvider {
     /// nor to any other.
     ///
     /// The client then connects to the server through `nsenter`, `bash` and `cat` of this machine, which join the sandbox's
-    /// network for each connection. This needs no privileges.
+    /// network for each connection. This needs no privileges. Only processes of this user can connect, at most 1,024 at
+    /// a time; each connection needs three processes and three open files of this program.
     #[must_use]
     pub fn without_network(mut self) -> Self {
         self.network = Network::Own;
@@ -329,19 +332,6 @@ impl fmt::Debug for BubblewrapProvider {
             .field("servers", &self.held)
             .finish_non_exhaustive()
     }
-}
-
-/// Finds a program in the absolute directories of `PATH`, or at its path, and checks that other users cannot replace it.
-fn find(name: &Path, accept_untrusted: bool) -> Result<PathBuf, ProviderError> {
-    let found = match name.to_str() {
-        Some(name) if !name.contains('/') => in_path(name, std::env::var_os("PATH").as_deref()),
-        _ => Some(name.to_owned()).filter(|program| program.is_file()),
-    };
-    let found = found.ok_or_else(|| ProviderError::Program {
-        program: name.display().to_string(),
-        source: Arc::new(io::Error::from(io::ErrorKind::NotFound)),
-    })?;
-    Ok(trusted(&found, accept_untrusted)?)
 }
 
 /// Quotes a word for a shell.

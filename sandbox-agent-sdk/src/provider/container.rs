@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use super::program::find;
 use super::{Endpoint, ProviderError, SandboxProvider};
 use crate::client::network::check_runtime;
 use crate::local::token::random_token;
@@ -38,6 +39,7 @@ pub struct ContainerProvider {
     port: u16,
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
+    accept_untrusted: bool,
 }
 
 impl ContainerProvider {
@@ -53,6 +55,9 @@ impl ContainerProvider {
 
     /// Creates a provider for a program that accepts the same commands as `docker`. `name` prefixes the ids
     /// of its sandboxes.
+    ///
+    /// A program without a slash in its name is searched for in the absolute directories of `PATH`. A program that other
+    /// users can replace is rejected, unless [`accept_untrusted_engine`](Self::accept_untrusted_engine) is set.
     pub fn engine(program: impl Into<PathBuf>, name: impl Into<String>, image: impl Into<String>) -> Self {
         Self {
             engine: program.into(),
@@ -61,6 +66,7 @@ impl ContainerProvider {
             port: 3000,
             environment: Vec::new(),
             arguments: Vec::new(),
+            accept_untrusted: false,
         }
     }
 
@@ -90,6 +96,13 @@ impl ContainerProvider {
         self
     }
 
+    /// Runs the engine even if other users of this machine can replace it.
+    #[must_use]
+    pub fn accept_untrusted_engine(mut self) -> Self {
+        self.accept_untrusted = true;
+        self
+    }
+
     /// Runs a command of the container engine and returns its output.
     async fn command(&self, words: &[String], shown: &'static str) -> Result<String, ProviderError> {
         self.command_with_input(words, String::new(), shown).await
@@ -108,7 +121,7 @@ impl ContainerProvider {
             source: Arc::new(std::io::Error::other(error)),
         })?;
         let failed = |source| ProviderError::Program { program: program.clone(), source: Arc::new(source) };
-        let mut command = Command::new(&self.engine);
+        let mut command = Command::new(find(&self.engine, self.accept_untrusted)?);
         command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut engine = command.spawn().map_err(failed)?;

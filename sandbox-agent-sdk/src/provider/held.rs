@@ -26,7 +26,7 @@ impl Held {
         let servers = self.servers();
         let server = servers.get(id).filter(|server| server.exit().is_none());
         let server = server.ok_or_else(|| ProviderError::NotFound(id.to_owned()))?;
-        Ok(Endpoint::new(server.url(), Some(server.token().to_owned())))
+        Ok(Endpoint::local(server))
     }
 
     pub(super) fn remove(&self, id: &str) -> Option<LocalServer> {

@@ -28,6 +28,7 @@ mod container;
 mod error;
 mod held;
 mod local;
+mod program;
 mod relay;
 mod sandbox;
 
@@ -36,6 +37,8 @@ use std::fmt;
 use futures::future::BoxFuture;
 
 use crate::client::secret::Secret;
+use crate::local::{Access, LocalServer};
+use crate::{ClientOptions, SandboxAgentClient};
 
 pub use bubblewrap::BubblewrapProvider;
 pub use container::ContainerProvider;
@@ -44,18 +47,30 @@ pub use local::LocalProvider;
 pub use sandbox::{Provisioning, Sandbox};
 
 /// The address of a sandbox's server.
-#[derive(Clone, PartialEq, Eq)]
+///
+/// An endpoint of [`LocalProvider`] or [`BubblewrapProvider`] also says when the server ends: a client of
+/// [`with_provider`](crate::SandboxAgentClient::with_provider) then ends too, and sends the token to no process that
+/// takes the port. A provider that wraps one of these returns its endpoints unchanged.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Endpoint {
     /// The URL of the server.
     pub url: String,
     token: Option<Secret>,
+    /// The server, if this program started it.
+    server: Option<Access>,
 }
 
 impl Endpoint {
     /// Creates an endpoint.
     pub fn new(url: impl Into<String>, token: Option<String>) -> Self {
-        Self { url: url.into(), token: token.map(Secret::from) }
+        Self { url: url.into(), token: token.map(Secret::from), server: None }
+    }
+
+    /// Creates the endpoint of a server that this program started.
+    fn local(server: &LocalServer) -> Self {
+        let access = server.access().clone();
+        Self { server: Some(access), ..Self::new(server.url(), Some(server.token().to_owned())) }
     }
 
     /// Returns the token that the server requires. Its memory is overwritten on drop.
@@ -63,7 +78,32 @@ impl Endpoint {
     pub fn token(&self) -> Option<&str> {
         self.token.as_ref().map(Secret::expose)
     }
+
+    /// Creates options for a client of the server.
+    fn client_options(&self) -> ClientOptions {
+        let options = ClientOptions::new(&self.url);
+        match (&self.server, self.token()) {
+            (Some(server), _) => server.authorise(options),
+            (None, Some(token)) => options.token(token),
+            (None, None) => options,
+        }
+    }
+
+    /// Makes a client of the server end with it.
+    async fn attach(&self, client: &SandboxAgentClient) {
+        if let Some(server) = &self.server {
+            server.attach(client).await;
+        }
+    }
 }
+
+impl PartialEq for Endpoint {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.url, self.token()) == (&other.url, other.token())
+    }
+}
+
+impl Eq for Endpoint {}
 
 /// Hides the token.
 impl fmt::Debug for Endpoint {
@@ -81,6 +121,8 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     fn start(&self) -> BoxFuture<'_, Result<String, ProviderError>>;
 
     /// Returns the address of a sandbox's server. Resumes a paused sandbox.
+    ///
+    /// If another process can take the address after the server has ended, a client may send the token to that process.
     fn endpoint<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Endpoint, ProviderError>>;
 
     /// Pauses a sandbox: it keeps its state and uses no processor time.

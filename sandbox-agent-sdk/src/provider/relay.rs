@@ -1,6 +1,6 @@
 //! Relays connections into a sandbox without a network.
 
-use std::net::{Ipv4Addr, TcpListener as StdListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,25 +9,31 @@ use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{ChildStdin, ChildStdout, Command};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::convert::text::printable;
+use crate::process_tree::ProcessTree;
 
 /// How often to check whether the sandbox exists.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The maximum number of concurrent connections; each needs several processes.
-const MAX_CONNECTIONS: usize = 64;
+/// The maximum number of concurrent connections, each of which needs three processes. More than one for each running
+/// turn, so that cancels and responses to agent requests are not delayed.
+const MAX_CONNECTIONS: usize = 1024;
 
 /// How much of the errors of a connection is logged.
 const MAX_ERROR: u64 = 1024;
 
 /// Connects standard input and output to a port of the sandbox, in its network namespace. It reports no errors: until
 /// the server listens, connections are refused. Its arguments are the port and the path of `cat`.
-const CONNECT: &str = r#"exec 2>/dev/null; exec 3<>"/dev/tcp/127.0.0.1/$1" || exit 1; "$2" <&3 & "$2" >&3; kill $! 2>/dev/null"#;
+///
+/// The end of either direction ends the connection, after everything in that direction was passed on. The shell has
+/// standard output open, so it must not wait for the client when the server has closed the connection.
+const CONNECT: &str = r#"exec 2>/dev/null; exec 3<>"/dev/tcp/127.0.0.1/$1" 4<&0 || exit 1
+"$2" <&3 & "$2" <&4 >&3 & wait -n; kill %1 %2"#;
 
-/// Relays connections from a port of this machine to the same port in a sandbox.
+/// Relays connections of this user from a port of this machine to the same port in a sandbox.
 ///
 /// Dropping it ends the connections. Processes of this machine join the sandbox's network with `nsenter`,
 /// which needs no privileges, and connect with `bash`.
@@ -117,7 +123,16 @@ async fn relay(mut way: Way, info: PathBuf) {
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(pass_on(stream, way.clone()))),
+                Ok((stream, _)) => {
+                    if !is_own(&stream).await {
+                        tracing::debug!(port, "a connection of another user to a sandbox was closed");
+                        continue;
+                    }
+                    connections.spawn(pass_on(stream, way.clone()));
+                    if connections.len() == MAX_CONNECTIONS {
+                        tracing::warn!(port, limit = MAX_CONNECTIONS, "connections to a sandbox reached their limit");
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(%error, "accept failed");
                     sleep(LOOK).await;
@@ -126,6 +141,17 @@ async fn relay(mut way: Way, info: PathBuf) {
             Some(_) = connections.join_next() => {}
         }
     }
+}
+
+/// Whether a process of this user made a connection. Others must not reach the server: in its network namespace, it
+/// cannot see whose connections it gets.
+async fn is_own(stream: &TcpStream) -> bool {
+    let (Ok(SocketAddr::V4(client)), Ok(SocketAddr::V4(server))) = (stream.peer_addr(), stream.local_addr())
+    else {
+        return false;
+    };
+    let looked = spawn_blocking(move || ProcessTree::is_client_own(client, server)).await;
+    matches!(looked, Ok(Ok(true)))
 }
 
 fn read(info: &Path) -> Option<Info> {
@@ -162,7 +188,8 @@ async fn transfer(stream: TcpStream, mut input: ChildStdin, mut output: ChildStd
     let backward = copy(&mut output, &mut to_client);
     tokio::pin!(forward, backward);
     tokio::select! {
-        // The end of the client's data closes the connection in the sandbox, which ends its output.
+        // The end of the client's data closes the connection in the sandbox, which ends its output. A client of HTTP
+        // does not wait for a response after it has closed its side.
         () = &mut forward => drop((&mut backward).await),
         _ = &mut backward => {}
     }
@@ -185,8 +212,38 @@ mod tests {
     use std::net::{Shutdown, TcpListener};
     use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     use super::CONNECT;
+
+    #[test]
+    fn a_connection_that_the_server_closes_is_closed_for_the_client_after_all_data() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port().to_string();
+        let mut bash = Command::new("/bin/bash")
+            .args(["-c", CONNECT, "bash", &port, "/bin/cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The client has not closed its side.
+        let input = bash.stdin.take().unwrap();
+        let mut output = bash.stdout.take().unwrap();
+        let (mut connection, _) = server.accept().unwrap();
+        let sent = vec![7; 1 << 20];
+        let (received, ended) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let mut data = Vec::new();
+            output.read_to_end(&mut data).unwrap();
+            received.send(data).unwrap();
+        });
+        connection.write_all(&sent).unwrap();
+        drop(connection);
+        let data = ended.recv_timeout(Duration::from_secs(20));
+        drop(input);
+        bash.wait().unwrap();
+        assert!(data.expect("the connection is open") == sent);
+    }
 
     #[test]
     fn a_connection_runs_no_program_of_the_search_path() {

@@ -61,6 +61,10 @@ impl Provisioning {
     }
 
     /// Changes the options of the client, whose URL and token are already set.
+    ///
+    /// A client with another token or HTTP client may send its token to a process that takes the port of a
+    /// [`LocalProvider`](super::LocalProvider) or [`BubblewrapProvider`](super::BubblewrapProvider) after the server has
+    /// ended.
     pub fn client_options(
         mut self,
         change: impl FnOnce(ClientOptions) -> ClientOptions + Send + Sync + 'static,
@@ -105,14 +109,12 @@ impl Provisioning {
     async fn attach(self, raw: String) -> Result<Sandbox, ProviderError> {
         let server = |error| ProviderError::Server(Box::new(error));
         let endpoint = self.provider.endpoint(&raw).await?;
-        let mut options = ClientOptions::new(&endpoint.url).auto_connect(self.agent.is_some());
-        if let Some(token) = endpoint.token() {
-            options = options.token(token);
-        }
+        let mut options = endpoint.client_options().auto_connect(self.agent.is_some());
         if let Some(agent) = self.agent {
             options = options.agent(agent);
         }
         let client = SandboxAgentClient::new((self.client)(options)).map_err(server)?;
+        endpoint.attach(&client).await;
         client.health().wait(HealthWait::within(self.start_timeout)).await.map_err(server)?;
         Ok(Sandbox { provider: self.provider, raw, client })
     }

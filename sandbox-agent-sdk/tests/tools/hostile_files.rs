@@ -200,6 +200,50 @@ async fn a_repository_of_any_name_is_not_written() {
     write(&files.allow_all_writes(), place.at("store/hooks/x"), "allowed").await.unwrap();
 }
 
+/// Git tracks no empty directories, so that a repository among the files of a project may lack some of its parts.
+#[tokio::test]
+async fn a_part_of_a_repository_is_not_completed() {
+    for there in [&[][..], &["objects"], &["refs"], &["hooks"]] {
+        let place = Place::new();
+        let files = place.files();
+        let marker = place.outside().join("ran");
+        let config = format!(
+            "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {}\n\tfsmonitor = touch {}; false\n",
+            place.root().display(),
+            marker.display()
+        );
+        fs::create_dir(place.at("fix")).unwrap();
+        place.file("fix/HEAD", "ref: refs/heads/main\n");
+        there.iter().for_each(|name| fs::create_dir(place.at(format!("fix/{name}"))).unwrap());
+        for name in ["evil/config", "evil/objects/x", "evil/refs/heads/n"] {
+            write(&files, place.at(name), config.as_str()).await.unwrap();
+        }
+        let mut results = Vec::new();
+        for (name, content) in [
+            ("fix/config", config.as_str()),
+            ("fix/refs/heads/n", ""),
+            ("fix/refs", ""),
+            ("fix/objects/x", ""),
+            ("fix/Objects/deep/x", ""),
+            ("fix/new/../objects/x", ""),
+            ("fix/commondir", "../evil\n"),
+        ] {
+            let result = write(&files, place.at(name), content).await;
+            let _ = std::process::Command::new("git").arg("status").current_dir(place.at("fix")).output();
+            assert!(!marker.exists(), "git ran a program of the agent after {name}, {there:?}");
+            results.push((name, result));
+        }
+        let written: Vec<_> = results.iter().filter(|(_, result)| result.is_ok()).collect();
+        assert!(written.is_empty(), "{written:?}, {there:?}");
+        let mut left: Vec<_> =
+            fs::read_dir(place.at("fix")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.retain(|name| name != "HEAD" && !there.iter().any(|there| name == there));
+        assert!(left.is_empty(), "{left:?}");
+        write(&files, place.at("fix/notes.txt"), "plain").await.unwrap();
+        write(&files, place.at("fix/objects.txt"), "plain").await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_of_any_length_is_refused_or_opened_in_bounded_time() {
     let place = Place::new();

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 
 const SECRET: &str = "the secret of this machine";
 /// New names are at the end, so that old inputs keep their meaning as far as possible.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 27] = [
     "..",
     ".",
     "inside",
@@ -37,7 +37,15 @@ const NAMES: [&str; 22] = [
     ".envrc",
     ".ENVRC ",
     "x.code-workspace",
+    "part",
+    "objects",
+    "refs",
+    "commondir",
+    "config",
 ];
+
+/// The names that make a directory with a `HEAD` a git repository, and its configuration.
+const PARTS: [&str; 4] = ["objects", "refs", "commondir", "config"];
 
 /// The second and the third make their directory a git repository if they are its `HEAD`.
 const CONTENTS: [&str; 3] = ["written", "ref: refs/heads/main\n", "0123456789012345678901234567890123456789"];
@@ -76,6 +84,9 @@ impl World {
         fs::create_dir_all(root.join("bare/objects")).unwrap();
         fs::create_dir(root.join("bare/refs")).unwrap();
         fs::write(root.join("bare/HEAD"), CONTENTS[1]).unwrap();
+        // Not a repository yet: git tracks no empty directories.
+        fs::create_dir(root.join("part")).unwrap();
+        fs::write(root.join("part/HEAD"), CONTENTS[1]).unwrap();
         symlink(&outside, root.join("out")).unwrap();
         symlink("..", root.join("up")).unwrap();
         symlink("loop", root.join("loop")).unwrap();
@@ -132,6 +143,13 @@ impl World {
             if entry.file_type().unwrap().is_dir() {
                 self.check_names(&entry.path(), path);
             }
+        }
+        if directory == root.join("part") {
+            return assert!(
+                !PARTS.iter().any(|part| directory.join(part).exists()),
+                "{} makes a repository",
+                path.display()
+            );
         }
         let head = fs::read_to_string(directory.join("HEAD")).unwrap_or_default();
         assert!(head.is_empty() || head == CONTENTS[0], "{} makes a repository", path.display());

@@ -51,13 +51,14 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The packages of the workspace and of everything that it depends on here, with all features that the workspace uses.
+/// The packages of the workspace and of everything that it depends on here, with all features.
 fn metadata() -> Value {
     let compiler = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let output = Command::new(compiler).arg("-vV").output().unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let host = output.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    serde_json::from_str(&cargo(&["metadata", "--format-version", "1", "--filter-platform", host])).unwrap()
+    let arguments = ["metadata", "--format-version", "1", "--all-features", "--filter-platform", host];
+    serde_json::from_str(&cargo(&arguments)).unwrap()
 }
 
 fn text<'a>(value: &'a Value, member: &str) -> &'a str {

@@ -1,6 +1,7 @@
 //! A server that this program starts on its own machine.
 
 mod attacks;
+mod successors;
 
 use std::{
     fs::{self, Permissions},

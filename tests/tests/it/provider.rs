@@ -15,6 +15,7 @@ use sandbox_agent_sdk::provider::{
 };
 use sdk_tests::{eventually, say_not_run, within};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::servers::released;
 
@@ -57,13 +58,21 @@ struct Folders {
     homes: TempDir,
 }
 
-async fn bubblewrap() -> Option<(Sandbox, Folders)> {
+/// Whether this machine can have a bubblewrap sandbox. Says why not.
+pub(crate) fn has_bubblewrap() -> bool {
     let works =
         std::process::Command::new("bwrap").args(["--ro-bind", "/", "/", "--unshare-user", "true"]).output();
-    if !works.is_ok_and(|output| output.status.success()) {
-        let why = "bubblewrap is not installed, or may not make sandboxes";
-        assert!(std::env::var_os("CI").is_none(), "{why}");
-        say_not_run(why);
+    if works.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    let why = "bubblewrap is not installed, or may not make sandboxes";
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    say_not_run(why);
+    false
+}
+
+async fn bubblewrap() -> Option<(Sandbox, Folders)> {
+    if !has_bubblewrap() {
         return None;
     }
     let program = released(VERSION).await?;
@@ -214,6 +223,58 @@ async fn the_port_of_a_sandbox_without_a_network_is_closed_when_its_server_ends(
     assert!(std::process::Command::new("kill").args(["-9", &id]).status().unwrap().success());
     eventually("the end of the relay", || !listens()).await;
     within("destroying", provider.destroy(&id)).await.unwrap();
+}
+
+/// A sandbox without a network, and the address of its relay.
+async fn relayed(folders: &Folders) -> (Sandbox, String) {
+    let program = released(VERSION).await.unwrap();
+    let provider = BubblewrapProvider::new(program, folders.homes.path()).without_network();
+    let sandbox = within("starting", SandboxAgentClient::with_provider(provider).start()).await.unwrap();
+    let id = sandbox.id();
+    let url = sandbox.provider().endpoint(id.split_once('/').unwrap().1).await.unwrap().url;
+    (sandbox, url.strip_prefix("http://").unwrap().trim_end_matches('/').to_owned())
+}
+
+#[tokio::test]
+async fn many_open_connections_do_not_block_a_sandbox_without_a_network() {
+    let Some((shared, folders)) = bubblewrap().await else { return };
+    within("destroying", shared.destroy()).await.unwrap();
+    let (sandbox, address) = relayed(&folders).await;
+    let open: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+    connection.write_all(b"GET /v1/health HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+    let mut start = [0; 8];
+    within("a response", connection.read_exact(&mut start)).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1");
+    drop(open);
+    within("destroying", sandbox.destroy()).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_user_does_not_reach_a_sandbox_without_a_network() {
+    let Some((shared, folders)) = bubblewrap().await else { return };
+    within("destroying", shared.destroy()).await.unwrap();
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if !is_root || std::process::Command::new("setpriv").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root and setpriv");
+        say_not_run("it takes the superuser and setpriv");
+        return;
+    }
+    let (sandbox, address) = relayed(&folders).await;
+    let script = format!(
+        "exec 3<>/dev/tcp/{} && printf 'GET /v1/health HTTP/1.1\\r\\nhost: h\\r\\nconnection: close\\r\\n\\r\\n' >&3 && cat <&3",
+        address.replace(':', "/")
+    );
+    let ask = async |user: &str| {
+        let (reuid, regid) = (format!("--reuid={user}"), format!("--regid={user}"));
+        let mut command = tokio::process::Command::new("setpriv");
+        command.args([&reuid, &regid, "--clear-groups", "bash", "-c", &script]).kill_on_drop(true);
+        let output = within("a request", command.output()).await.unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(ask("0").await.starts_with("HTTP/1.1 "));
+    assert_eq!(ask("65534").await, "");
+    within("destroying", sandbox.destroy()).await.unwrap();
 }
 
 /// The directory with everything that the test below needs in its own process.
@@ -380,4 +441,37 @@ async fn an_engine_that_fails_or_is_missing_says_why() {
     let ProviderError::Engine { command, output, .. } = &error else { panic!("{error:?}") };
     assert!(command.ends_with("engine run") && output.contains("permission denied"), "{error:?}");
     assert!(!format!("{error:?}").contains("s3cret"));
+}
+
+/// Tells the test below that it runs in the process that it started itself.
+const PLANTED: &str = "SDK_TESTS_PLANTED";
+
+#[test]
+fn an_engine_of_the_working_directory_is_not_run() {
+    if std::env::var_os(PLANTED).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(ContainerProvider::docker("image").start()).unwrap_err();
+        assert!(matches!(error, ProviderError::Program { .. }), "{error:?}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("docker"), "#!/bin/sh\n: > owned\necho c0ffee\n").unwrap();
+    fs::set_permissions(folder.path().join("docker"), Permissions::from_mode(0o755)).unwrap();
+    for path in [".", ":"] {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "provider::an_engine_of_the_working_directory_is_not_run", "--nocapture"]);
+        command.env(PLANTED, "1").env("PATH", path).current_dir(folder.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(!folder.path().join("owned").exists(), "a planted program ran");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_other_users_can_replace_is_not_run() {
+    let engine = Engine::new("127.0.0.1:9");
+    fs::set_permissions(engine.program(), Permissions::from_mode(0o757)).unwrap();
+    let error = engine.provider().start().await.unwrap_err();
+    assert!(matches!(error, ProviderError::Local(_)), "{error:?}");
+    assert!(engine.commands().is_empty(), "{:?}", engine.commands());
 }

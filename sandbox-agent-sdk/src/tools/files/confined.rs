@@ -51,9 +51,10 @@ const AT_ONCE: usize = 16;
 /// directory with such a name, fails with [`FileError::Protected`], even through links. [`DENIED`](Self::DENIED) lists
 /// the names.
 ///
-/// Unless `.git` may be written, git repositories with any other directory name are protected too. This includes a
-/// `HEAD` file that would make its directory a repository. Source files, build scripts and `Makefile`s can be written,
-/// so build an agent's code only inside a sandbox.
+/// Unless `.git` may be written, git repositories with any other directory name are protected too. This includes files
+/// that would make their directory a repository: a `HEAD`, and beside an existing `HEAD` also `commondir`, `config`,
+/// `objects` and `refs`. Source files, build scripts and `Makefile`s can be written, so build an agent's code only
+/// inside a sandbox.
 #[derive(Clone)]
 pub struct ConfinedFiles {
     roots: Arc<Vec<Dir>>,

@@ -172,6 +172,8 @@ impl Supervisor {
                 _ = self.children.recv(), if !ended => {}
                 () = readable(self.pipe.as_ref()) => self.read(),
             }
+            // A command that prints without pause must not starve other tasks.
+            tokio::task::coop::consume_budget().await;
         }
         run_blocking(&process.tree, ProcessTree::finish).await;
         // It was killed. The supervisor does not wait longer for a process that hangs in the kernel.

@@ -16,7 +16,7 @@ use std::{
 
 use sandbox_agent_sdk::control::StartPhase;
 use sandbox_agent_sdk::local::{LocalError, LocalLog, PathProblem};
-use sandbox_agent_sdk::{ConnectionState, NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
 use sdk_tests::{eventually, within};
 
 use super::{Home, VERSION};
@@ -50,7 +50,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// A process that listens where it should not: it answers that it is healthy, and records what it is sent.
 #[derive(Clone, Default)]
-struct Rival {
+pub(super) struct Rival {
     received: Arc<Mutex<Vec<u8>>>,
     stopped: Arc<AtomicBool>,
     addresses: Arc<Mutex<Vec<SocketAddr>>>,
@@ -58,7 +58,7 @@ struct Rival {
 
 impl Rival {
     /// Serves a listener until the test ends, or until `stop`.
-    fn serve(&self, listener: TcpListener) {
+    pub(super) fn serve(&self, listener: TcpListener) {
         let Self { received, stopped, addresses } = self.clone();
         addresses.lock().unwrap().push(listener.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -79,14 +79,14 @@ impl Rival {
     }
 
     /// Closes the listeners: a connection wakes the thread that accepts.
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         for address in self.addresses.lock().unwrap().iter() {
             drop(TcpStream::connect(address));
         }
     }
 
-    fn received(&self) -> String {
+    pub(super) fn received(&self) -> String {
         String::from_utf8_lossy(&self.received.lock().unwrap()).into_owned()
     }
 }
@@ -254,79 +254,6 @@ async fn a_server_behind_a_wrapper_script_is_recognised() {
     within("closing", server.close()).await;
 }
 
-#[tokio::test]
-async fn a_client_sends_its_token_to_no_successor_of_its_server() {
-    let Some(binary) = released(VERSION).await else { return };
-    let home = Home::new(&[]);
-    let start = home.options(&binary).agent("mock").start();
-    let server = within("the start", start).await.expect("a server");
-    let client = server.client().clone();
-    let session = within("a session", client.new_session(NewSession::in_dir("/"))).await.unwrap();
-    let port: u16 = server.url().rsplit(':').next().unwrap().parse().unwrap();
-    let pid = nix::unistd::Pid::from_raw(server.pid().try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    // The successor is there before anything else can notice the exit.
-    let mut listener = None;
-    eventually("the port to be free", || {
-        listener = listener.take().or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
-        listener.is_some()
-    })
-    .await;
-    let rival = Rival::default();
-    rival.serve(listener.unwrap());
-    assert!(within("a health check", client.health().check()).await.is_err());
-    assert!(within("a turn", session.prompt("say more").outcome()).await.is_err());
-    within("the exit", server.ended()).await;
-    assert!(within("a new connection", client.connect()).await.is_err());
-    assert!(within("a health check", client.health().check()).await.is_err());
-    assert!(within("a list", client.agents().list()).await.is_err());
-    assert!(!matches!(client.state(), ConnectionState::Connected | ConnectionState::Reconnecting { .. }));
-    let received = rival.received().to_lowercase();
-    assert!(!received.contains("authorization") && !received.contains(server.token()), "{received}");
-}
-
-#[tokio::test]
-async fn a_client_sends_its_token_to_no_successor_of_a_server_behind_a_wrapper() {
-    let Some(binary) = released(VERSION).await else { return };
-    let home = Home::new(&[]);
-    // The wrapper does not exit with the server, and starts it again when it may.
-    let script = home.script(&format!(
-        "while :; do '{}' \"$@\" & echo $! > pid.new; mv pid.new pid; wait $!; while [ ! -e again ]; do sleep 0.01; done; done",
-        binary.display()
-    ));
-    let server = within("the start", home.options(script).start()).await.expect("a server");
-    let client = server.client().clone();
-    within("a health check", client.health().check()).await.unwrap();
-    let port: u16 = server.url().rsplit(':').next().unwrap().parse().unwrap();
-    let pid = nix::unistd::Pid::from_raw(home.pid().await.try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    let mut listener = None;
-    eventually("the port to be free", || {
-        listener = listener.take().or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
-        listener.is_some()
-    })
-    .await;
-    let rival = Rival::default();
-    rival.serve(listener.unwrap());
-    for _ in 0..3 {
-        assert!(within("a health check", client.health().check()).await.is_err());
-        assert!(within("a list", client.agents().list()).await.is_err());
-    }
-    assert_eq!(rival.received(), "");
-    assert_eq!(server.exit(), None, "the wrapper is running");
-    // The server that the wrapper starts next belongs to it.
-    rival.stop();
-    fs::write(home.path().join("again"), "").unwrap();
-    let health = client.health();
-    within("a server again", async {
-        while health.check().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    within("closing", server.close()).await;
-}
-
 #[test]
 fn a_proxy_of_the_environment_sees_nothing_that_goes_to_the_loopback_interface() {
     if is_inner() {
@@ -381,30 +308,42 @@ const LISTENER: &str = "use IO::Socket::INET; $| = 1; \
     $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ARGV[0], Listen => 5, ReuseAddr => 1) or die; \
     while ($c = $s->accept) { while (<$c>) { print; last if /^\\r?$/ } print $c qq(HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n); close $c }";
 
-#[tokio::test]
-async fn a_process_of_another_user_with_the_marks_of_the_server_gets_nothing() {
+/// Whether this test can start processes of another user. Says why not.
+fn can_be_another_user() -> bool {
     let has = |program: &str| {
         Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
     };
     let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-    if !is_root || !["setpriv", "prlimit", "perl"].into_iter().all(has) {
-        assert!(std::env::var_os("CI").is_none(), "this test needs root, setpriv, prlimit and perl");
-        sdk_tests::say_not_run("it takes the superuser, setpriv, prlimit and perl");
+    if is_root && ["setpriv", "prlimit", "perl"].into_iter().all(has) {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "this test needs root, setpriv, prlimit and perl");
+    sdk_tests::say_not_run("it takes the superuser, setpriv, prlimit and perl");
+    false
+}
+
+/// The option of `prlimit` that sets the limit by which the process tree of this server is recognised. Every user can
+/// read it.
+async fn limit_of(pid: u32) -> String {
+    let mark = || {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?.to_owned();
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    eventually("the mark", || mark().is_some()).await;
+    format!("--rttime={0}:{0}", mark().unwrap())
+}
+
+#[tokio::test]
+async fn a_process_of_another_user_with_the_marks_of_the_server_gets_nothing() {
+    if !can_be_another_user() {
         return;
     }
     let home = Home::new(&[]);
     let script = home.script("echo $$ > pid; exec sleep 1000");
     let port = free_port();
     let attack = async {
-        let pid = home.pid().await;
-        // Every user can read the limit by which the server's process tree is recognised.
-        let mark = || {
-            let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-            let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?.to_owned();
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        eventually("the mark", || mark().is_some()).await;
-        let limit = format!("--rttime={0}:{0}", mark().unwrap());
+        let limit = limit_of(home.pid().await).await;
         Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", &limit])
             .args(["perl", "-e", LISTENER, &port.to_string()])
@@ -419,4 +358,32 @@ async fn a_process_of_another_user_with_the_marks_of_the_server_gets_nothing() {
     assert_eq!(String::from_utf8_lossy(&received), "");
     let error = error.unwrap_err();
     assert!(matches!(error, LocalError::ForeignListener { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_process_of_another_user_with_the_mark_of_the_server_is_not_killed_with_it() {
+    if !can_be_another_user() {
+        return;
+    }
+    let home = Home::new(&[]);
+    let script = home.script("echo $$ > pid; while [ ! -e end ]; do sleep 0.01; done; exit 3");
+    let attack = async {
+        let limit = limit_of(home.pid().await).await;
+        let mut rival = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", &limit])
+            .args(["sh", "-c", "echo marked; exec sleep 1000"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        rival.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        fs::write(home.path().join("end"), "").unwrap();
+        rival
+    };
+    // The start fails when the server and its process tree have ended.
+    let (outcome, mut rival) = tokio::join!(within("the start", home.options(&script).start()), attack);
+    let end = rival.try_wait().unwrap();
+    rival.kill().unwrap();
+    rival.wait().unwrap();
+    assert!(matches!(outcome, Err(LocalError::Died { .. })), "{outcome:?}");
+    assert_eq!(end, None, "a process of another user was killed");
 }

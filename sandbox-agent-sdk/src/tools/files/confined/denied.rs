@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Component, Path};
 
-use super::repository::{HEAD, is_head};
+use super::repository::{HEAD, PARTS, is_head};
 
 /// Files and directories that make the user's programs run code, and directories with keys.
 ///
@@ -202,6 +202,12 @@ impl Denied {
     /// Whether git repositories are protected.
     pub(super) fn protects_git(&self) -> bool {
         self.0.iter().any(|denied| denied == ".git")
+    }
+
+    /// Whether a file or directory of this name is a part of a git repository that makes it one.
+    pub(super) fn is_part(name: &OsStr) -> bool {
+        let name = stored(&name.to_string_lossy());
+        PARTS.iter().any(|part| name == folded(part))
     }
 
     /// Whether a file of this name and content makes its directory a git repository.

@@ -1,5 +1,6 @@
 //! Git repositories whose directory is not called `.git`.
 
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path};
 
@@ -22,32 +23,45 @@ pub(super) fn is_head(content: &[u8]) -> bool {
     is_id || content.starts_with(b"ref:")
 }
 
-/// Whether a directory, or one on the way to it from `root`, is a git repository. The path has no links, and its end may
-/// not exist yet.
-pub(super) fn is_inside(root: &Dir, path: &Path) -> io::Result<bool> {
+/// The names that make a directory with a `HEAD` a git repository, and the configuration that git then obeys.
+pub(super) const PARTS: [&str; 4] = ["commondir", "config", "objects", "refs"];
+
+/// Whether a file is in a git repository, or would complete one. `directory` has no links, and its end may not exist
+/// yet. `is_part` recognises the names in [`PARTS`].
+///
+/// A directory that has a `HEAD` and lacks other parts is not a repository yet. Git tracks no empty directories, so a
+/// project may contain one.
+pub(super) fn is_inside(
+    root: &Dir,
+    directory: &Path,
+    name: &OsStr,
+    is_part: impl Fn(&OsStr) -> bool,
+) -> io::Result<bool> {
     let mut dir = root.try_clone()?;
-    for part in path.components() {
-        if is_repository(&dir) {
+    for part in directory.components() {
+        let Component::Normal(part) = part else { continue };
+        if (is_part(part) || is_complete(&dir)) && has_head(&dir) {
             return Ok(true);
         }
-        if let Component::Normal(name) = part {
-            match dir.open_dir(name) {
-                Ok(inner) => dir = inner,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-                Err(error) => return Err(error),
-            }
+        match dir.open_dir(part) {
+            Ok(inner) => dir = inner,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
         }
     }
-    Ok(is_repository(&dir))
+    Ok((is_part(name) || is_complete(&dir)) && has_head(&dir))
 }
 
-fn is_repository(dir: &Dir) -> bool {
-    let Ok(head) = dir.symlink_metadata(HEAD) else { return false };
+/// Whether a directory with a `HEAD` is a git repository.
+fn is_complete(dir: &Dir) -> bool {
     // A linked working tree has its objects and references in the directory that `commondir` names.
     let has = |name: &str| dir.symlink_metadata(name).is_ok();
-    if !(has("commondir") || (has("objects") && has("refs"))) {
-        return false;
-    }
+    has("commondir") || (has("objects") && has("refs"))
+}
+
+/// Whether a directory has a `HEAD` that git accepts.
+fn has_head(dir: &Dir) -> bool {
+    let Ok(head) = dir.symlink_metadata(HEAD) else { return false };
     let mut content = Vec::new();
     let file = dir.open_with(HEAD, options().read(true));
     let read = file.and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut content));

@@ -8,6 +8,7 @@ use cap_std::fs::{Dir, File, Permissions};
 
 #[cfg(target_os = "linux")]
 use super::acl;
+use super::denied::Denied;
 use super::draft::Draft;
 use super::read::is_no_such_device;
 use super::{ConfinedFiles, options, repository};
@@ -23,16 +24,14 @@ impl ConfinedFiles {
         if request.content.len() as u64 > self.write_limit {
             return Err(FileError::TooLarge { path: path.clone(), limit: self.write_limit });
         }
-        let (parent, name) = self.destination(dir, rest, path)?;
-        if self.denied.is_repository(&name, &request.content) {
-            return Err(FileError::Protected(path.clone()));
-        }
+        let (parent, name) = self.destination(dir, rest, request)?;
         let old = existing(&parent, &name, path)?;
         replace(&parent, &name, request.content.as_bytes(), old.as_ref(), path)
     }
 
     /// Returns the directory and the name of the file to write, with all links resolved.
-    fn destination(&self, dir: &Dir, rest: &Path, path: &Path) -> Result<(Dir, OsString), FileError> {
+    fn destination(&self, dir: &Dir, rest: &Path, request: &WriteText) -> Result<(Dir, OsString), FileError> {
+        let path = request.path.as_path();
         let failed = |error| FileError::from_io(path, error);
         // Checks the requested path before anything is opened or created.
         self.permit(rest, path)?;
@@ -48,30 +47,35 @@ impl ConfinedFiles {
             target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Checks the real path before directories are created.
         let real = real_path(dir, parent).map_err(failed)?;
-        self.permit_in(dir, &real, name, path)?;
-        let opened = match dir.open_dir(parent) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                dir.create_dir_all(parent).map_err(failed)?;
-                dir.open_dir(parent)
-            }
-            opened => opened,
-        };
-        let opened = opened.map_err(failed)?;
-        // Checks the directory that was opened, because links may have changed meanwhile.
-        let real = match path_below(&opened, dir) {
-            Below::At(now) => now,
-            Below::Elsewhere => return Err(FileError::Outside(path.to_owned())),
-            Below::Unknown => real,
-        };
-        self.permit_in(dir, &real, name, path)?;
-        Ok((opened, name.to_owned()))
+        self.permit_in(dir, &real, name, request)?;
+        let created = create_missing(dir, parent).map_err(failed)?;
+        let opened = dir.open_dir(parent).map_err(failed).and_then(|opened| {
+            // Checks the directory that was opened, because links may have changed meanwhile.
+            let real = match path_below(&opened, dir) {
+                Below::At(now) => now,
+                Below::Elsewhere => return Err(FileError::Outside(path.to_owned())),
+                Below::Unknown => real,
+            };
+            self.permit_in(dir, &real, name, request)?;
+            Ok(opened)
+        });
+        if opened.is_err() {
+            remove(dir, &created);
+        }
+        Ok((opened?, name.to_owned()))
     }
 
-    /// Rejects a protected name, and every file in a git repository. `real` is the directory below a root, without links.
-    fn permit_in(&self, root: &Dir, real: &Path, name: &OsStr, path: &Path) -> Result<(), FileError> {
+    /// Rejects a protected name, and every file that is in a git repository or would complete one. `real` is the
+    /// directory below a root, without links.
+    fn permit_in(&self, root: &Dir, real: &Path, name: &OsStr, request: &WriteText) -> Result<(), FileError> {
+        let path = request.path.as_path();
         self.permit(&real.join(name), path)?;
+        if self.denied.is_repository(name, &request.content) {
+            return Err(FileError::Protected(path.to_owned()));
+        }
         let failed = |error| FileError::from_io(path, error);
-        match self.denied.protects_git() && repository::is_inside(root, real).map_err(failed)? {
+        let is_inside = || repository::is_inside(root, real, name, Denied::is_part).map_err(failed);
+        match self.denied.protects_git() && is_inside()? {
             true => Err(FileError::Protected(path.to_owned())),
             false => Ok(()),
         }
@@ -80,6 +84,36 @@ impl ConfinedFiles {
     /// Rejects a protected name. `relative` is the path below a root.
     fn permit(&self, relative: &Path, path: &Path) -> Result<(), FileError> {
         if self.denied.matches(relative) { Err(FileError::Protected(path.to_owned())) } else { Ok(()) }
+    }
+}
+
+/// Creates a directory and those above it that are missing. Returns those that it created, the outermost first.
+fn create_missing<'a>(dir: &Dir, path: &'a Path) -> io::Result<Vec<&'a Path>> {
+    let is_missing = |path: &&Path| {
+        !path.as_os_str().is_empty()
+            && dir.metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    let mut created = Vec::new();
+    for directory in missing.into_iter().rev() {
+        match dir.create_dir(directory) {
+            Ok(()) => created.push(directory),
+            // Another request created it meanwhile.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                remove(dir, &created);
+                return Err(error);
+            }
+        }
+    }
+    Ok(created)
+}
+
+/// Removes directories that were created for a refused file.
+fn remove(dir: &Dir, created: &[&Path]) {
+    for directory in created.iter().rev() {
+        // An error means that a directory is not there any more, or not empty.
+        let _ = dir.remove_dir(directory);
     }
 }
 
