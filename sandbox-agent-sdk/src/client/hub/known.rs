@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::pending_call::Forking;
-use super::{Hub, OpenRequest, Opening, PendingCall, SessionHandle};
+use super::session_state::SessionState;
+use super::{Hub, OpenRequest, Opening, PendingCall};
 use crate::OpenSession;
 use crate::client::event::Queue;
 use crate::client::snapshot::{Patch, SessionSnapshot};
@@ -12,11 +13,6 @@ use crate::update::{ConfigOption, ToolCall};
 use crate::usage::UsageTable;
 
 impl Hub {
-    /// This client creates or names the session. Its agent requests are not thereby addressed to this client.
-    pub(in crate::client) fn name(&self, id: &str) -> SessionHandle {
-        self.lock().session(id).handle.clone()
-    }
-
     /// Returns the snapshot of a session.
     pub(in crate::client) fn snapshot(&self, id: &str) -> Arc<SessionSnapshot> {
         self.lock().session(id).snapshot.get()
@@ -24,20 +20,25 @@ impl Hub {
 
     /// Applies the response to a call about a session; `began` is when the call began.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        let now = self.tick();
-        self.lock().session(id).snapshot.answer(patch, began, now);
+        self.change(id, |session, now| session.snapshot.answer(patch, began, now));
     }
 
     /// Applies the options in the response to a call that set one of them and began at this time.
     pub(crate) fn set_option(&self, id: &str, options: Vec<ConfigOption>, set: &str, began: u64) {
-        let now = self.tick();
-        self.lock().session(id).snapshot.set_option(options, set, began, now);
+        self.change(id, |session, now| session.snapshot.set_option(options, set, began, now));
     }
 
     /// Applies the response that created the session.
     pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
+        self.change(id, |session, now| session.snapshot.begin(patch, began, now));
+    }
+
+    /// Changes the snapshot of a session.
+    fn change(&self, id: &str, with: impl FnOnce(&mut SessionState, u64)) {
         let now = self.tick();
-        self.lock().session(id).snapshot.begin(patch, began, now);
+        let mut state = self.lock();
+        with(state.session(id), now);
+        state.measure(id);
     }
 
     /// Sets the agent of a session.
