@@ -80,6 +80,11 @@ impl Hub {
         self.lock().session(id).open = false;
     }
 
+    /// Whether this client has created or named the session.
+    pub(in crate::client) fn is_named(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|session| session.is_named)
+    }
+
     /// Whether this client knows that the session exists or existed.
     pub(crate) fn is_there(&self, id: &str) -> bool {
         self.lock().sessions.get(id).is_some_and(|session| session.open || session.ended.borrow().is_some())
