@@ -219,7 +219,7 @@ impl Connection {
         let result = match response {
             Ok((response, order)) => {
                 if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
-                    self.check_order(session, order, request_id.as_ref());
+                    self.check_order(session, order, request_id.as_ref()).await;
                 }
                 self.decode(method, &response)
             }
@@ -238,12 +238,19 @@ impl Connection {
     }
 
     /// Reports that updates of a turn or a history may be missing, if the order of the response was not verified.
-    fn check_order(&self, session: &str, order: wire::Order, request: Option<&wire::MessageId>) {
-        // Early servers never verify it.
-        if order == wire::Order::Unverified && self.kind() != ServerKind::ConnectionId {
-            self.hub.miss_in(session, Missed::Unverified);
-            request.map(id_text).into_iter().for_each(|id| self.hub.unordered(&id));
+    async fn check_order(&self, session: &str, order: wire::Order, request: Option<&wire::MessageId>) {
+        if order == wire::Order::Verified {
+            return;
         }
+        if self.kind() == ServerKind::ConnectionId {
+            // Early servers never verify it: there, only a stream that was lost may have lost updates.
+            self.barrier().await;
+            if !self.hub.is_interrupted(session) {
+                return;
+            }
+        }
+        self.hub.miss_in(session, Missed::Unverified);
+        request.map(id_text).into_iter().for_each(|id| self.hub.unordered(&id));
     }
 
     /// Decodes a response within the limits of its kind.

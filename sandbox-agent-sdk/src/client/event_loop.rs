@@ -324,10 +324,13 @@ impl EventLoop {
         match state {
             wire::ConnectionState::Live if self.is_lost => {
                 self.is_lost = false;
+                self.hub.stream_reopened();
                 self.hub.connection(ConnectionState::Connected);
             }
             wire::ConnectionState::Reconnecting { attempt } => {
-                self.is_lost = true;
+                if !std::mem::replace(&mut self.is_lost, true) {
+                    self.hub.stream_lost();
+                }
                 self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
             }
             wire::ConnectionState::Terminated(reason) => {

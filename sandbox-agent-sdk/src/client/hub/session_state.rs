@@ -69,6 +69,8 @@ pub(super) struct SessionState {
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
+    /// How often the stream had been lost when its last event arrived.
+    pub(super) losses: u64,
     /// Whether a warning was logged that nothing decides the session's requests.
     pub(super) warned: bool,
     /// Whether this client requested the end of the session.
@@ -95,7 +97,7 @@ impl SessionState {
     /// The memory of a session about which nothing is known, besides its id: the state, and what it allocates.
     pub(super) const EMPTY: usize = size_of::<Self>() + 1024;
 
-    pub(super) fn new(snapshot_limit: usize) -> Self {
+    pub(super) fn new(snapshot_limit: usize, losses: u64) -> Self {
         Self {
             subscribers: Vec::new(),
             unread: VecDeque::new(),
@@ -119,6 +121,7 @@ impl SessionState {
             loads: 0,
             replays_late: false,
             past_end: false,
+            losses,
             warned: false,
             stop_requested: false,
             is_named: false,

@@ -36,6 +36,10 @@ pub(super) struct State {
     crowded: bool,
     /// Whether other clients have sessions on the same stream.
     pub(super) shared: bool,
+    /// How often the stream of a connection was lost.
+    pub(super) losses: u64,
+    /// Whether it is lost and not open again.
+    pub(super) is_lost: bool,
     /// How many calls of this client that create sessions are pending.
     pub(super) openings: usize,
     /// What the pending calls that fork a session collect.
@@ -61,6 +65,8 @@ impl State {
             unnamed_growth: 0,
             crowded: false,
             shared: false,
+            losses: 0,
+            is_lost: false,
             openings: 0,
             forks: Vec::new(),
             snapshot_limit: limits.snapshot,
@@ -98,6 +104,7 @@ impl State {
         let session = self.sessions.get_mut(id)?;
         let deciders = session.push(event, deciders, hold);
         session.learn(event, now);
+        session.losses = self.losses;
         if !session.is_named {
             self.grow_unnamed(event.weight());
             return Some(deciders);
@@ -119,8 +126,9 @@ impl State {
             self.begin_naming(id);
             self.unnamed.retain(|unnamed| **unnamed != *id);
         }
-        let limit = self.snapshot_limit;
-        let session = self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(limit));
+        let (limit, losses) = (self.snapshot_limit, self.losses);
+        let new = || SessionState::new(limit, losses);
+        let session = self.sessions.entry(id.into()).or_insert_with(new);
         session.is_named = true;
         session.share.lingers |= is_new;
         session
@@ -157,8 +165,8 @@ impl State {
                 self.forget_unnamed();
             }
         }
-        let limit = self.snapshot_limit;
-        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(limit))
+        let (limit, losses) = (self.snapshot_limit, self.losses);
+        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(limit, losses))
     }
 
     /// Counts the bytes of an event for a session that this client has not named. If such sessions take too much
