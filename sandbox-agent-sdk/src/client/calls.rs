@@ -66,7 +66,8 @@ impl Connection {
         let _pending = self.pending_call(method, about);
         let request = || self.wire.request_raw(method, &params).options(options.clone());
         let agent = agent_in(&params);
-        self.logged_in(method, agent, || repeated(|| self.finish(method, None, request()))).await
+        let call = self.logged_in(method, agent, || repeated(|| self.finish(method, None, request())));
+        self.setting_mode(method, &params, call).await
     }
 
     /// Makes a call. If the agent did not run it because it requires a login, the client logs in and makes it again, once.
@@ -131,7 +132,10 @@ impl Connection {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
-            (Some(session), Needs::Session) => self.session_call(method, &params, session, options).await,
+            (Some(session), Needs::Session) => {
+                let call = self.session_call(method, &params, session, options);
+                self.setting_mode(method, &params, call).await
+            }
             _ => {
                 self.check()?;
                 let request = || self.wire.request_raw(method, &params).options(options.clone());

@@ -41,6 +41,23 @@ impl Hub {
         state.measure(id);
     }
 
+    /// This client sets the mode of a session. The agent may report it as text, until the next prompt.
+    pub(in crate::client) fn expect_mode(&self, id: &str, mode: &str) {
+        let mut state = self.lock();
+        let expected = &mut state.session(id).expected_modes;
+        if !expected.iter().any(|known| known == mode) {
+            expected.push(mode.to_owned());
+        }
+    }
+
+    /// The mode was not set, or was reported; `false` if this client has not set it.
+    pub(in crate::client) fn take_expected_mode(&self, id: &str, mode: &str) -> bool {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get_mut(id) else { return false };
+        let place = session.expected_modes.iter().position(|known| known == mode);
+        place.map(|place| session.expected_modes.remove(place)).is_some()
+    }
+
     /// Sets the agent of a session.
     pub(crate) fn assign(&self, id: &str, agent: &str) {
         let mut state = self.lock();

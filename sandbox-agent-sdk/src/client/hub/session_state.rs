@@ -69,6 +69,8 @@ pub(super) struct SessionState {
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
+    /// The modes that this client has set since its last prompt, and that the agent may report as text.
+    pub(super) expected_modes: Vec<String>,
     /// How often the stream had been lost when its last event arrived.
     pub(super) losses: u64,
     /// Whether a warning was logged that nothing decides the session's requests.
@@ -121,6 +123,7 @@ impl SessionState {
             loads: 0,
             replays_late: false,
             past_end: false,
+            expected_modes: Vec::new(),
             losses,
             warned: false,
             stop_requested: false,
@@ -273,6 +276,7 @@ impl SessionState {
     pub(super) fn send_prompt(&mut self) {
         (self.is_prompted, self.has_updates, self.has_late_chunks) = (true, false, false);
         self.turn_missed.clear();
+        self.expected_modes.clear();
         // Agents may use the ids of earlier tool calls again.
         self.tool_calls = ToolCalls::default();
     }
