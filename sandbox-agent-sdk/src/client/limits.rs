@@ -22,6 +22,8 @@ pub struct Limits {
     /// The largest file that is read into memory as a whole, in bytes. Default 256 MiB. Use
     /// [`Files::open`](crate::control::Files::open) for larger files.
     pub file: usize,
+    /// The largest screenshot of a desktop, in bytes. Default 64 MiB.
+    pub screenshot: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
     /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Further updates are dropped and
@@ -91,6 +93,7 @@ impl Default for Limits {
             control: 64 << 20,
             error_body: 64 << 10,
             file: 256 << 20,
+            screenshot: 64 << 20,
             message: 64 << 20,
             turn: 256 << 20,
             snapshot: 16 << 20,
@@ -140,6 +143,7 @@ setters! {
     control: "the largest JSON response of any other control call, in bytes",
     error_body: "how many bytes of the body of a failed HTTP response are read",
     file: "the largest file that is read into memory as a whole, in bytes",
+    screenshot: "the largest screenshot of a desktop, in bytes",
     message: "the largest message of a connection, in bytes",
     turn: "the largest turn that is collected as a whole, in bytes",
     snapshot: "the largest snapshot of a session, in bytes once decoded",
