@@ -138,7 +138,8 @@ pub struct Limits {
     /// Larger messages cause [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
     pub message: usize,
     /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
-    /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
+    /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged). The responses that wait for
+    /// their echo on the stream before a tap shows them may take as much; beyond it the oldest are shown without it.
     pub subscriber: usize,
     /// The maximum length of an id or a method name, in bytes. Default 1 KiB.
     ///

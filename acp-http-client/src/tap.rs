@@ -104,14 +104,13 @@ impl fmt::Debug for Tap {
 
 /// How many responses may wait for their echo on the stream before the oldest is shown without it.
 const AWAITED_ECHOES: usize = 1024;
-/// How many bytes they may take together.
-const AWAITED_BYTES: usize = 64 << 20;
-
 /// Ensures that a response which arrives in a body and is echoed on the stream is shown once, in stream order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TapBook {
     /// Guards what was shown of each request number; held for a look-up.
     bodies: Mutex<Bodies>,
+    /// How many bytes the responses that wait may take together.
+    limit: usize,
 }
 
 #[derive(Debug, Default)]
@@ -134,9 +133,9 @@ impl Bodies {
     }
 
     /// Removes the oldest bodies that exceed the limits.
-    fn excess(&mut self) -> Vec<Bytes> {
+    fn excess(&mut self, limit: usize) -> Vec<Bytes> {
         let mut excess = Vec::new();
-        while self.shown.len() > AWAITED_ECHOES || self.bytes > AWAITED_BYTES {
+        while self.shown.len() > AWAITED_ECHOES || self.bytes > limit {
             let Some((_, oldest)) = self.shown.pop_first() else { break };
             self.bytes -= oldest.bytes();
             excess.extend(oldest.into_body());
@@ -170,13 +169,17 @@ impl Shown {
 }
 
 impl TapBook {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { bodies: Mutex::default(), limit }
+    }
+
     /// A response arrived in a body. Returns what to show now: this response, or the oldest ones if the limits are
     /// exceeded.
     pub(crate) fn body(&self, number: u64, body: &Bytes, echo_expected: bool) -> Vec<Bytes> {
         let mut bodies = self.lock();
         let shown = if echo_expected { Shown::Not(body.clone()) } else { Shown::Body };
         bodies.insert(number, shown);
-        let mut now = bodies.excess();
+        let mut now = bodies.excess(self.limit);
         if !echo_expected {
             now.push(body.clone());
         }
@@ -250,14 +253,15 @@ mod tests {
 
     #[test]
     fn bodies_that_wait_for_their_echo_are_bounded_in_number_and_bytes() {
-        let third = Bytes::from(vec![0; AWAITED_BYTES / 3]);
-        for (bodies, shown) in [(3, 0), (4, 1), (5, 2)] {
-            let book = TapBook::default();
+        const LIMIT: usize = 12_000;
+        let third = Bytes::from(vec![0; LIMIT / 3]);
+        for (bodies, shown) in [(2, 0), (3, 0), (4, 1), (5, 2)] {
+            let book = TapBook::new(LIMIT);
             let now: usize = (0..bodies).map(|number| book.body(number, &third, true).len()).sum();
             assert_eq!(now, shown, "of {bodies}");
             assert_eq!(book.end().len() as u64, bodies - shown as u64);
         }
-        let book = TapBook::default();
+        let book = TapBook::new(LIMIT);
         let small = Bytes::from_static(b"{}");
         let count = AWAITED_ECHOES as u64;
         assert!((0..count).all(|number| book.body(number, &small, true).is_empty()));
@@ -265,7 +269,7 @@ mod tests {
         // A body that was shown at once takes no memory, and its echo is not shown.
         assert_eq!(book.body(count + 1, &third, false).len(), 2);
         assert!(!book.copy(count + 1) && book.copy(count));
-        assert!(book.lock().bytes < AWAITED_BYTES / 3);
+        assert!(book.lock().bytes < LIMIT / 3);
     }
 
     #[tokio::test]

@@ -4,16 +4,16 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::fs;
 use std::time::Duration;
+use std::{fs, io};
 
-use mock_server::{MockServer, Script, Step};
+use mock_server::MockServer;
 use sandbox_agent_sdk::control::ControlPlane;
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{ClientTimeouts, Error, Event, NewSession, SandboxAgentClient, ServerKind};
-use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 const MIB: usize = 1024 * 1024;
 
@@ -38,17 +38,21 @@ async fn dense_bodies_of_any_kind_stay_within_bounds() {
     assert!(matches!(result, Err(Error::MessageTooLarge { .. })), "{:?}", result.err());
     assert!(held < 100, "health: {held} MiB");
 
-    // A list of sessions of 8 MB that would take half a gigabyte.
-    let script = Script::default().on_request(|method, _| {
-        let list = || json!({"sessions": [], "dense": vec![0; 4_000_000]});
-        (method == "session/list").then(|| vec![Step::Finish(list())])
-    });
-    let server = MockServer::builder().agent("mock", script).start().await;
-    let client = connect(&server).await;
-    // The mock server decodes the list itself, so that its memory would be counted too.
-    let error = client.list_sessions(ListSessions::all()).all().await.unwrap_err();
-    assert!(matches!(error, Error::DecodedTooLarge { .. }), "{error}");
+    // Lists of sessions of 60 MB, and of 8 MB that would take half a gigabyte.
+    for (bytes, is_text_too_large) in [(60_000_000, true), (8_000_000, false)] {
+        let client = connect(&listing(bytes).await).await;
+        let (result, held) = peak(client.list_sessions(ListSessions::all()).all()).await;
+        match result.unwrap_err() {
+            Error::MessageTooLarge { .. } => assert!(is_text_too_large, "{bytes}"),
+            Error::DecodedTooLarge { .. } => assert!(!is_text_too_large, "{bytes}"),
+            other => panic!("{bytes}: {other}"),
+        }
+        // The body is a message of the connection, which may have 64 MiB, and is copied once.
+        assert!(held < 2 * bytes as u64 / MIB as u64 + 50, "a list of {bytes} bytes: {held} MiB");
+    }
 
+    let server = MockServer::start().await;
+    let client = connect(&server.url()).await;
     let mut events = client.events();
     let session = client.new_session(NewSession::in_dir("/")).await.unwrap();
     let paths = server.requests().into_iter().map(|request| request.path);
@@ -86,9 +90,9 @@ async fn dense_bodies_of_any_kind_stay_within_bounds() {
     assert!(held < 400, "requests: {held} MiB, server included");
 }
 
-async fn connect(server: &MockServer) -> SandboxAgentClient {
+async fn connect(url: &str) -> SandboxAgentClient {
     let times = ClientTimeouts::default().disconnect(Duration::from_millis(100));
-    let options = SandboxAgentClient::builder(server.url()).agent("mock").server(ServerKind::PerAgent);
+    let options = SandboxAgentClient::builder(url).agent("mock").server(ServerKind::PerAgent);
     let client = options.timeouts(times).auto_connect(false).build().unwrap();
     client.connect().await.unwrap();
     client
@@ -115,6 +119,61 @@ async fn answering(body: String) -> String {
         }
     });
     url
+}
+
+/// A server whose agent lists its sessions with so many bytes. The mock server would decode the list itself, so that its
+/// memory would be counted too.
+async fn listing(bytes: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let list: bytes::Bytes = format!(r#""result":{{"sessions":[],"dense":{}}}}}"#, dense(bytes)).into();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, list.clone()));
+        }
+    });
+    url
+}
+
+/// Serves one request of a connection.
+async fn serve(stream: TcpStream, list: bytes::Bytes) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    if head.starts_with("GET") {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await?;
+        return std::future::pending().await;
+    }
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).await?;
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let method = message["method"].as_str().unwrap_or_default();
+    let result = match method {
+        "initialize" => {
+            r#""result":{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"list":{}}}}}"#
+                .into()
+        }
+        method if method.ends_with("list") => list,
+        _ => {
+            return stream
+                .write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                .await;
+        }
+    };
+    let start = format!(r#"{{"jsonrpc":"2.0","id":{},"#, message["id"]);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{start}",
+        start.len() + result.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    // A client may hang up.
+    stream.write_all(&result).await
 }
 
 /// The most memory this process ever had, in KiB.

@@ -109,7 +109,7 @@ impl Core {
             posts: AtomicUsize::new(0),
             not_taken: AtomicUsize::new(0),
             probes: AtomicUsize::new(0),
-            tap_book: TapBook::default(),
+            tap_book: TapBook::new(options.limits.subscriber),
             handle: OnceLock::new(),
             kept_posts: OnceLock::new(),
             options,

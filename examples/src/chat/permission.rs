@@ -35,6 +35,9 @@ pub(super) fn body(request: &PermissionRequest) -> Vec<Piece> {
     if let Some(call) = request.tool_call() {
         pieces.extend(card::input(call).into_iter().map(plain));
         pieces.extend(card::content(call, DIFF_LINES, Part::Whole));
+        if call.is_incomplete() {
+            pieces.push(plain(Line::new(Style::Warn, "  The agent has reported more than is shown here.")));
+        }
     }
     pieces
 }

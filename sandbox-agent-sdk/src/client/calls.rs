@@ -66,7 +66,8 @@ impl Connection {
         let _pending = self.pending_call(method, about);
         let request = || self.wire.request_raw(method, &params).options(options.clone());
         let agent = agent_in(&params);
-        self.logged_in(method, agent, || repeated(|| self.finish(method, None, request()))).await
+        let call = self.logged_in(method, agent, || repeated(|| self.finish(method, None, request())));
+        self.setting_mode(method, &params, call).await
     }
 
     /// Makes a call. If the agent did not run it because it requires a login, the client logs in and makes it again, once.
@@ -131,7 +132,10 @@ impl Connection {
             return Err(Error::Unsupported { method: method.to_owned() });
         }
         let result = match (session, needs) {
-            (Some(session), Needs::Session) => self.session_call(method, &params, session, options).await,
+            (Some(session), Needs::Session) => {
+                let call = self.session_call(method, &params, session, options);
+                self.setting_mode(method, &params, call).await
+            }
             _ => {
                 self.check()?;
                 let request = || self.wire.request_raw(method, &params).options(options.clone());
@@ -219,7 +223,7 @@ impl Connection {
         let result = match response {
             Ok((response, order)) => {
                 if let Some(session) = session.filter(|_| matches!(method, PROMPT | LOAD)) {
-                    self.check_order(session, order, request_id.as_ref());
+                    self.check_order(session, order, request_id.as_ref()).await;
                 }
                 self.decode(method, &response)
             }
@@ -238,12 +242,19 @@ impl Connection {
     }
 
     /// Reports that updates of a turn or a history may be missing, if the order of the response was not verified.
-    fn check_order(&self, session: &str, order: wire::Order, request: Option<&wire::MessageId>) {
-        // Early servers never verify it.
-        if order == wire::Order::Unverified && self.kind() != ServerKind::ConnectionId {
-            self.hub.miss_in(session, Missed::Unverified);
-            request.map(id_text).into_iter().for_each(|id| self.hub.unordered(&id));
+    async fn check_order(&self, session: &str, order: wire::Order, request: Option<&wire::MessageId>) {
+        if order == wire::Order::Verified {
+            return;
         }
+        if self.kind() == ServerKind::ConnectionId {
+            // Early servers never verify it: there, only a stream that was lost may have lost updates.
+            self.barrier().await;
+            if !self.hub.is_interrupted(session) {
+                return;
+            }
+        }
+        self.hub.miss_in(session, Missed::Unverified);
+        request.map(id_text).into_iter().for_each(|id| self.hub.unordered(&id));
     }
 
     /// Decodes a response within the limits of its kind.

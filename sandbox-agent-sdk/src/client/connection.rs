@@ -75,6 +75,7 @@ impl Connection {
         let client = builder.build().map_err(Error::from_wire)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         hub.set_shared(is_shared);
+        hub.stream_reopened();
         hub.set_numbered(endpoint.kind != ServerKind::ConnectionId);
         let shared = Arc::new(Shared::new(is_shared, &options.limits));
         let router = RequestRouter::new(

@@ -17,7 +17,7 @@ use super::tasks::Tasks;
 use crate::client::event::{Gap, Origin};
 use crate::client::limits::BodyKind;
 use crate::convert::claude::{CLAUDE_MESSAGE, interrupted_session, retry_notice};
-use crate::convert::gemini::mode_report;
+use crate::convert::gemini::{mode_report, reported_mode};
 use crate::convert::partial_json::readable_members;
 use crate::convert::termination::TerminationReport;
 use crate::convert::update::Missed;
@@ -227,11 +227,14 @@ impl EventLoop {
         if origin == Origin::Live && self.hub.is_replay(&update) {
             update = update.into_history();
         }
+        // Text of other clients, and stored text, is not a report.
         if self.shared.is_gemini()
-            && let Some(report) = mode_report(&update)
+            && update.origin() == Origin::Live
+            && let Some(mode) = reported_mode(&update)
             && self.hub.is_idle(update.session_id())
+            && self.hub.take_expected_mode(update.session_id(), mode)
         {
-            update = report;
+            update = mode_report(&update, mode);
         }
         if matches!(update.kind(), UpdateKind::Unreadable { .. }) && update.session_id().is_empty() {
             self.hub.miss(Missed::Malformed);
@@ -324,10 +327,13 @@ impl EventLoop {
         match state {
             wire::ConnectionState::Live if self.is_lost => {
                 self.is_lost = false;
+                self.hub.stream_reopened();
                 self.hub.connection(ConnectionState::Connected);
             }
             wire::ConnectionState::Reconnecting { attempt } => {
-                self.is_lost = true;
+                if !std::mem::replace(&mut self.is_lost, true) {
+                    self.hub.stream_lost();
+                }
                 self.hub.connection(ConnectionState::Reconnecting { attempt: *attempt });
             }
             wire::ConnectionState::Terminated(reason) => {

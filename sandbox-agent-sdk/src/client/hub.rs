@@ -9,8 +9,8 @@ pub(super) use self::ends::{EndListener, SessionEnd, ended_event};
 pub(super) use self::open_request::OpenRequest;
 pub(super) use self::pending_call::{Opening, PendingCall};
 pub(super) use self::progress::Progress;
-pub(super) use self::session_state::SessionHandle;
 use self::state::State;
+pub(crate) use self::unused::SessionHandle;
 use super::log::LogQueue;
 use super::session::TurnState;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
@@ -26,6 +26,7 @@ mod ends;
 #[cfg(test)]
 mod interleavings;
 mod known;
+mod messages;
 mod open_request;
 mod pending_call;
 mod progress;
@@ -35,6 +36,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unused;
 
 /// Receives every entry of the log, in order, under the lock of the hub. It must not block or use the hub.
 pub(crate) trait LogSink: fmt::Debug + Send + Sync {

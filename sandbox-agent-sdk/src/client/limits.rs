@@ -22,6 +22,8 @@ pub struct Limits {
     /// The largest file that is read into memory as a whole, in bytes. Default 256 MiB. Use
     /// [`Files::open`](crate::control::Files::open) for larger files.
     pub file: usize,
+    /// The largest screenshot of a desktop, in bytes. Default 64 MiB.
+    pub screenshot: usize,
     /// The largest message of a connection, in bytes: a response, an update or a request. Default 64 MiB.
     pub message: usize,
     /// The largest turn that is collected as a whole, in bytes. Default 256 MiB. Further updates are dropped and
@@ -30,6 +32,16 @@ pub struct Limits {
     /// The largest [snapshot](crate::session::SessionSnapshot) of a session, in bytes once decoded. Default 16 MiB. A
     /// part that would exceed it is ignored and keeps its earlier value.
     pub snapshot: usize,
+    /// How many bytes a client stores of all sessions together that nothing uses: sessions without a handle, a
+    /// subscriber, a turn or a pending call. Default 128 MiB. Beyond it their snapshots and unread events are dropped, those
+    /// of ended sessions first.
+    pub unused_session_bytes: usize,
+    /// How many sessions are stored that this client has neither created nor named. Default 1,024. Beyond it the events
+    /// of the oldest are dropped. One is always stored.
+    pub unnamed_sessions: usize,
+    /// How many bytes are stored of all such sessions together. Default 64 MiB. They are measured whenever a quarter of
+    /// that has arrived.
+    pub unnamed_session_bytes: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
     /// The largest listing of sessions, all pages together, in bytes. Default 64 MiB.
@@ -81,9 +93,13 @@ impl Default for Limits {
             control: 64 << 20,
             error_body: 64 << 10,
             file: 256 << 20,
+            screenshot: 64 << 20,
             message: 64 << 20,
             turn: 256 << 20,
             snapshot: 16 << 20,
+            unused_session_bytes: 128 << 20,
+            unnamed_sessions: 1_024,
+            unnamed_session_bytes: 64 << 20,
             session_page: 16 << 20,
             session_list: 64 << 20,
             list_pages: 1_000,
@@ -127,9 +143,13 @@ setters! {
     control: "the largest JSON response of any other control call, in bytes",
     error_body: "how many bytes of the body of a failed HTTP response are read",
     file: "the largest file that is read into memory as a whole, in bytes",
+    screenshot: "the largest screenshot of a desktop, in bytes",
     message: "the largest message of a connection, in bytes",
     turn: "the largest turn that is collected as a whole, in bytes",
     snapshot: "the largest snapshot of a session, in bytes once decoded",
+    unused_session_bytes: "how many bytes are stored of all sessions together that nothing uses",
+    unnamed_sessions: "how many sessions are stored that this client has neither created nor named",
+    unnamed_session_bytes: "how many bytes are stored of all sessions together that this client has neither created nor named",
     session_page: "the largest page in a listing of sessions, in bytes",
     session_list: "the largest listing of sessions, all pages together, in bytes",
     list_pages: "the maximum number of pages in a listing of sessions",

@@ -180,9 +180,11 @@ impl CatchingUp {
     }
 }
 
+/// Queued entries are dropped at once. Otherwise the hub would drop them under its lock, and dropping an unclaimed
+/// request takes other locks.
 impl Drop for EventLog {
     fn drop(&mut self) {
-        self.queue.end();
+        self.queue.abandon();
     }
 }
 
@@ -234,6 +236,13 @@ impl LogQueue {
             None if state.ended => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+
+    /// The reader is gone: drops all entries, including later ones.
+    fn abandon(&self) {
+        let waiting = std::mem::replace(&mut *self.lock(), State { ended: true, ..State::default() });
+        // Dropping an unclaimed request must not happen under the lock.
+        drop(waiting);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -376,6 +385,18 @@ mod tests {
             Poll::Ready(item) => item,
             Poll::Pending => None,
         }
+    }
+
+    #[test]
+    fn a_log_that_is_dropped_drops_its_entries_at_once() {
+        let queue = Arc::new(LogQueue::new(1 << 20, None));
+        let log =
+            EventLog { inner: Weak::new(), queue: Arc::clone(&queue), catching_up: None, position: None };
+        queue.push(&update(1), true);
+        assert_eq!(queue.lock().items.len(), 1);
+        drop(log);
+        queue.push(&update(2), true);
+        assert!(queue.lock().items.is_empty() && !queue.is_read());
     }
 
     #[test]

@@ -264,6 +264,23 @@ impl SandboxAgentClient {
     }
 }
 
+impl Connection {
+    /// Sends a request. If it sets a mode, the agent may report the mode as text, unless the request fails.
+    pub(super) async fn setting_mode<F>(&self, method: &str, params: &Value, call: F) -> Result<Value, Error>
+    where
+        F: Future<Output = Result<Value, Error>>,
+    {
+        let text = |member: &str| params.get(member).and_then(Value::as_str).filter(|_| method == SET_MODE);
+        let set = text("sessionId").zip(text("modeId"));
+        set.iter().for_each(|(session, mode)| self.hub.expect_mode(session, mode));
+        let result = call.await;
+        if let Some((session, mode)) = set.filter(|_| result.is_err()) {
+            self.hub.take_expected_mode(session, mode);
+        }
+        result
+    }
+}
+
 /// The session that a call is about.
 pub(super) struct About<'a> {
     pub(super) hub: &'a Hub,

@@ -274,10 +274,13 @@ impl SandboxAgentClient {
             return Err(Error::MessageTooLarge { limit, seen: id.len(), event_id: None });
         }
         let hub = &self.inner().hub;
-        hub.revive(&id);
-        hub.assign(&id, agent);
-        hub.begun(&id, Patch::of_state(&answer).with_metadata(given.clone()), began);
-        Ok(Session::loaded(self.clone(), id, answer, Vec::new()))
+        let patch = Patch::of_state(&answer).with_metadata(given.clone());
+        // The handle keeps what the response says about the session.
+        let session = Session::loaded(self.clone(), id, answer, Vec::new());
+        hub.revive(session.id());
+        hub.assign(session.id(), agent);
+        hub.begun(session.id(), patch, began);
+        Ok(session)
     }
 }
 

@@ -129,7 +129,8 @@ impl RequestRouter {
         let reported = Box::new(move |params: &Params| reported_call(&hub, of_session.as_deref(), params));
         let open = Open { responder, hold, reported };
         let request = UnclaimedRequest::new(method, session, params, open);
-        self.shared.unclaimed.add(&request);
+        let is_named = request.session_id().is_some_and(|session| self.hub.is_named(session));
+        self.shared.unclaimed.add(&request, is_named);
         self.hub.publish(&Event::UnclaimedRequest(request));
     }
 

@@ -36,7 +36,7 @@ pub struct Session {
     answer: Arc<Value>,
     history: Arc<[Update]>,
     /// Keeps the state of the session.
-    _handle: SessionHandle,
+    _handle: Arc<SessionHandle>,
 }
 
 impl Session {
@@ -51,7 +51,13 @@ impl Session {
         history: Vec<Update>,
     ) -> Self {
         let handle = client.inner().hub.name(&id);
-        Self { client, id: id.into(), answer: Arc::new(answer), history: history.into(), _handle: handle }
+        Self {
+            client,
+            id: id.into(),
+            answer: Arc::new(answer),
+            history: history.into(),
+            _handle: Arc::new(handle),
+        }
     }
 
     /// Adds what the agent replayed before its response.

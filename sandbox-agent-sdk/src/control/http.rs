@@ -329,12 +329,14 @@ impl Http {
 
     /// Sends a request without a body.
     async fn ask(&self, head: &Head, reason: TokenUse) -> Result<Response, Error> {
-        let sent = self.request(head, self.headers(reason).await?).send();
-        let sent = match self.response_limit(head) {
+        let sent = async {
+            let request = self.request(head, self.headers(head, reason).await?);
+            request.send().await.map_err(|error| no_response(head.what, error))
+        };
+        match self.response_limit(head) {
             Some(limit) => timeout(limit, sent).await.map_err(|_| timed_out(head.what, limit))?,
             None => sent.await,
-        };
-        sent.map_err(|error| no_response(head.what, error))
+        }
     }
 
     /// Sends a request with a body.
@@ -344,7 +346,7 @@ impl Http {
         payload: Payload,
         reason: TokenUse,
     ) -> Result<(Response, Option<u64>), Error> {
-        let mut headers = self.headers(reason).await?;
+        let mut headers = self.headers(head, reason).await?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(payload.content_type));
         let size = payload.upload.size();
         if let Some(size) = size {
@@ -364,11 +366,17 @@ impl Http {
         }
     }
 
-    /// Builds the headers of a request.
-    async fn headers(&self, reason: TokenUse) -> Result<HeaderMap, Error> {
+    /// Builds the headers of a request. A token provider has the time of the response, and no more than an ordinary
+    /// response if this one may take long.
+    async fn headers(&self, head: &Head, reason: TokenUse) -> Result<HeaderMap, Error> {
         check_runtime()?;
         let mut headers = self.0.headers.clone();
-        if let Some(token) = self.0.auth.header(reason).await.map_err(Error::from_wire)? {
+        let ordinary = self.0.timeouts.response;
+        let limit = self.response_limit(head).map_or(ordinary, |limit| limit.min(ordinary));
+        let token = timeout(limit, self.0.auth.header(reason)).await;
+        let late = |_| Error::Timeout(Box::new(Timeout::new(Phase::Token, head.what, limit)));
+        let token = token.map_err(late)?;
+        if let Some(token) = token.map_err(Error::from_wire)? {
             warn_of_plain_http(&self.0.base);
             headers.insert(AUTHORIZATION, token);
         }

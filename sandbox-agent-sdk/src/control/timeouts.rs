@@ -10,7 +10,8 @@ use std::time::Duration;
 pub struct ControlTimeouts {
     /// The timeout for the TCP and TLS connection. Default 10 s. A custom HTTP client uses its own.
     pub connect: Duration,
-    /// The timeout for a response, from the last byte sent to the first byte received. Default 30 s.
+    /// The timeout for a response, from the last byte sent to the first byte received. Default 30 s. It also limits the
+    /// token provider.
     pub response: Duration,
     /// How long the server may send or accept nothing while a body is transferred. Default 30 s.
     pub stall: Duration,

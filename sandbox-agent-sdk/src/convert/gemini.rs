@@ -14,25 +14,27 @@ pub(crate) fn is_gemini<'a>(names: impl IntoIterator<Item = &'a str>) -> bool {
     names.into_iter().any(|name| name.to_ascii_lowercase().contains("gemini"))
 }
 
-/// Returns the report of a mode, if that is the meaning of an update outside any turn. Its `_meta` has the original.
-pub(crate) fn mode_report(update: &Update) -> Option<Update> {
+/// Returns the mode that an update reports, if it is outside any turn and this client has set the mode.
+pub(crate) fn reported_mode(update: &Update) -> Option<&str> {
     let UpdateKind::Message(chunk) = update.kind() else { return None };
     let mode = chunk.content.text()?.strip_prefix(MODE)?.trim_end();
-    if mode.is_empty() || mode.contains(char::is_whitespace) {
-        return None;
-    }
+    (!mode.is_empty() && !mode.contains(char::is_whitespace)).then_some(mode)
+}
+
+/// Returns the report of a mode. Its `_meta` has the original.
+pub(crate) fn mode_report(update: &Update, mode: &str) -> Update {
     let report = json!({
         "sessionUpdate": "current_mode_update", "currentModeId": mode, "_meta": {"gemini": update.raw()},
     });
     let params: Value = json!({"sessionId": update.session_id(), "update": report});
-    Some(Update::read(params, update.origin(), 2 * update.size()))
+    Update::read(params, update.origin(), 2 * update.size())
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{is_gemini, mode_report};
+    use super::{is_gemini, mode_report, reported_mode};
     use crate::event::Origin;
     use crate::{Update, UpdateKind};
 
@@ -41,7 +43,7 @@ mod tests {
         let mode = |kind: &str, text: &str| {
             let raw = json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}});
             let update = Update::read(json!({"sessionId": "s", "update": raw}), Origin::Live, 0);
-            let report = mode_report(&update)?;
+            let report = mode_report(&update, reported_mode(&update)?);
             assert_eq!(report.raw()["_meta"]["gemini"], raw);
             assert_eq!(report.session_id(), "s");
             let UpdateKind::Mode { id } = report.kind() else { panic!("{report:?}") };

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::client::event::{Class, Weight};
 use crate::convert::decoded::{decoded_size, value_size};
 use crate::convert::text::printable;
 use crate::event::{Gap, Origin};
@@ -288,25 +287,6 @@ impl Serialize for Update {
             map.serialize_entry("_meta", meta)?;
         }
         map.end()
-    }
-}
-
-impl Weight for Update {
-    fn weight(&self) -> usize {
-        /// The size of an update besides its content.
-        const OVERHEAD: usize = 256;
-        OVERHEAD + self.size()
-    }
-
-    fn class(&self) -> Class {
-        match self.kind() {
-            UpdateKind::Missed(_) => Class::News,
-            _ => Class::Report,
-        }
-    }
-
-    fn lagged(count: u64) -> Self {
-        Self::missed("", Missed::Lagged(count))
     }
 }
 

@@ -43,7 +43,7 @@ impl Timeout {
             phase,
             what: what.into(),
             elapsed,
-            sent: phase != Phase::Outbox,
+            sent: !matches!(phase, Phase::Outbox | Phase::Token),
             last_event_age: None,
             connection: None,
             agent_output: Vec::new(),
@@ -61,6 +61,8 @@ pub enum Phase {
     Health,
     /// The sending of earlier messages about the same session. This call was not sent.
     Outbox,
+    /// The token provider. This call was not sent.
+    Token,
     /// The first byte of a response.
     Headers,
     /// The rest of a response.
@@ -90,6 +92,7 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Self::Health => "the server to be healthy",
             Self::Outbox => "earlier messages about the session to be sent",
+            Self::Token => "the token provider",
             Self::Headers => "the response headers",
             Self::Body => "the rest of the response",
             Self::Response => "the response",

@@ -160,14 +160,38 @@ impl Scan {
             self.may_miss_response = false;
         }
         let Some(read) = Entry::of_record(&entry.record, entry.position).filter(|_| is_new) else { return };
-        *bytes += read.weight;
-        if *bytes <= MAX_BYTES || read.kind == StoredEventKind::Ended {
+        if is_within(&read, bytes) {
             self.entries.push(read);
         }
     }
 }
 
+/// Counts an entry. Returns whether it is within the limit, which does not apply to the end of the session.
+fn is_within(entry: &Entry, bytes: &mut usize) -> bool {
+    *bytes = bytes.saturating_add(entry.weight);
+    *bytes <= MAX_BYTES || entry.kind == StoredEventKind::Ended
+}
+
 /// The part of a request id that is the same for all requests of a client.
 fn sender_of(id: &str) -> Option<&str> {
     id.rsplit_once('-').map(|(sender, _)| sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Entry, MAX_BYTES, is_within};
+    use crate::sessions::store::StoredEventKind;
+
+    #[test]
+    fn messages_are_read_up_to_the_limit_and_the_end_of_the_session_above_it() {
+        let entry = |kind, weight| Entry { weight, ..Entry::own(kind, json!({})) };
+        for (weight, fits) in [(MAX_BYTES - 2, true), (MAX_BYTES - 1, true), (MAX_BYTES, false)] {
+            let mut bytes = 1;
+            assert_eq!(is_within(&entry(StoredEventKind::Update, weight), &mut bytes), fits, "{weight}");
+            assert!(is_within(&entry(StoredEventKind::Ended, usize::MAX), &mut bytes));
+            assert!(!is_within(&entry(StoredEventKind::Update, 0), &mut bytes));
+        }
+    }
 }

@@ -20,6 +20,7 @@ use super::store::{
 };
 use crate::client::WeakClient;
 use crate::client::deadline::deadline_after;
+use crate::client::hub::SessionHandle;
 use crate::error::{Phase, Timeout};
 use crate::session::Timestamp;
 use crate::sessions::RetentionPolicy;
@@ -119,6 +120,8 @@ pub(super) struct Tracker {
     pub(super) inbox: Arc<Inbox<Command>>,
     view: watch::Sender<View>,
     owned: Option<Owned>,
+    /// Keeps what the client knows about the agent's session.
+    agent_session: Option<SessionHandle>,
     /// Events that could not be stored, and are not reported in the store yet.
     lost: u64,
     /// The stream and the offset from which on nothing counts as stored until those events are counted.
@@ -144,6 +147,7 @@ impl Tracker {
             inbox,
             view,
             owned: None,
+            agent_session: None,
             lost: 0,
             lost_at: None,
             is_failing: false,
@@ -424,10 +428,14 @@ impl Tracker {
     }
 
     /// Shows the state to the handles of the session.
-    pub(super) fn show(&self) {
+    pub(super) fn show(&mut self) {
         let owned = self.owned.as_ref();
+        let agent_session = owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone());
+        if self.agent_session.as_ref().map(SessionHandle::id) != agent_session.as_deref() {
+            self.agent_session = agent_session.as_deref().map(|id| self.shared.hub.name(id));
+        }
         let view = View {
-            agent_session: owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone()),
+            agent_session,
             fence: owned.map(|owned| owned.fence),
             incarnation: owned.map_or(0, |owned| owned.incarnation),
             turn: owned.and_then(Owned::running),

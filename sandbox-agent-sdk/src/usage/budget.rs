@@ -76,9 +76,9 @@ impl Budget {
         self
     }
 
-    /// Sets the share of a limit at which a warning is published, from 0 to 1. Default 0.8.
+    /// Sets the share of a limit at which a warning is published, from 0 to 1. Default 0.8. NaN counts as 1.
     pub fn warn_at(mut self, share: f64) -> Self {
-        self.warn_at = share.clamp(0.0, 1.0);
+        self.warn_at = if share.is_nan() { 1.0 } else { share.clamp(0.0, 1.0) };
         self
     }
 }
@@ -289,7 +289,9 @@ impl Tracked {
         }
         let [.., published] = self.published;
         let so_far = used.totals.time.saturating_add(used.running_for);
-        let warning = (!published.warning).then(|| limit.mul_f64(self.budget.warn_at));
+        // The longest time is rounded up to a number that is no time.
+        let share = || Duration::try_from_secs_f64(limit.as_secs_f64() * self.budget.warn_at);
+        let warning = (!published.warning).then(|| share().unwrap_or(limit));
         let end = (!published.spent).then_some(limit);
         let next = [warning, end].into_iter().flatten().min()?;
         let turns = u32::try_from(used.running).unwrap_or(u32::MAX);
@@ -300,4 +302,46 @@ impl Tracked {
 /// Returns the used share of a limit. Any usage exceeds a limit of zero.
 fn share(used: f64, limit: f64) -> f64 {
     if limit > 0.0 { used / limit } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Budget, BudgetState, Tracked, Used};
+    use crate::usage::UsageTotals;
+
+    #[test]
+    fn any_share_and_any_time_give_the_moment_of_the_next_event() {
+        let hour = Duration::from_secs(3600);
+        let half = hour / 2;
+        let shares = [
+            (f64::NAN, hour),
+            (f64::NEG_INFINITY, Duration::ZERO),
+            (-0.0, Duration::ZERO),
+            (0.5, half),
+            (1.0, hour),
+            (f64::INFINITY, hour),
+        ];
+        let used = Used { totals: UsageTotals::default(), running: 1, running_for: Duration::ZERO };
+        for (share, expected) in shares {
+            let tracked = Tracked::new(Budget::new().max_time(hour).warn_at(share));
+            assert_eq!(tracked.next_moment(&used), Some(expected), "{share}");
+            let tracked = Tracked::new(Budget::new().max_time(Duration::MAX).warn_at(share));
+            assert!(tracked.next_moment(&used) >= Some(expected.min(half)), "{share}");
+        }
+    }
+
+    #[test]
+    fn a_share_that_is_not_a_number_warns_at_the_limit() {
+        let mut tracked = Tracked::new(Budget::new().max_turns(2).warn_at(f64::NAN));
+        let used = |turns| Used {
+            totals: UsageTotals { turns, ..UsageTotals::default() },
+            running: 0,
+            running_for: Duration::ZERO,
+        };
+        assert!(tracked.news(None, &used(1), true).is_empty());
+        let states = tracked.news(None, &used(2), true).into_iter().map(|event| event.state);
+        assert_eq!(states.collect::<Vec<_>>(), [BudgetState::Spent]);
+    }
 }

@@ -232,6 +232,31 @@ async fn a_session_that_is_not_created_in_time_names_the_requests_that_were_not_
 }
 
 #[tokio::test]
+async fn requests_of_other_clients_do_not_hide_that_of_a_session_that_is_not_created_in_time() {
+    let server = MockServer::builder().agent("mock", asks_before_it_answers()).start().await;
+    let times = timeouts().session(Duration::from_secs(1));
+    let client = options(&server, ServerKind::Shared).timeouts(times).build().unwrap();
+    within(client.list_models(None)).await.unwrap();
+    let mut events = client.events();
+    let ask = |session: &str| {
+        let params = params(Some(session));
+        server.emit_request(json!({"method": "session/request_permission", "params": params}));
+    };
+    ask("theirs");
+    assert_eq!(unclaimed(&mut events).await.session_id(), Some("theirs"));
+    let made = tokio::spawn(client.new_session(NewSession::in_dir("/")));
+    assert_eq!(unclaimed(&mut events).await.session_id(), Some("made"));
+    for _ in 0..20 {
+        ask("theirs");
+        assert_eq!(unclaimed(&mut events).await.session_id(), Some("theirs"));
+    }
+    let error = within(made).await.unwrap().unwrap_err();
+    let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
+    let [request] = &timeout.unclaimed_requests[..] else { panic!("{timeout:?}") };
+    assert_eq!(request.session_id.as_deref(), Some("made"));
+}
+
+#[tokio::test]
 async fn no_client_responds_to_a_request_that_may_belong_to_another_client() {
     let made = AtomicUsize::new(0);
     let script = Script::default().on_request(move |method, _| {

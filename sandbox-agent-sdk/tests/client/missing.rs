@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use mock_server::{Fault, MockServer, Script, Step};
+use mock_server::{Cut, Echo, Fault, MockServer, Script, Step};
 use sandbox_agent_sdk::requests::AgentRequest;
 use sandbox_agent_sdk::stream::{PromptLayer, Resend};
 use sandbox_agent_sdk::update::Missed;
 use sandbox_agent_sdk::{
-    DropPolicy, Error, Event, Events, SandboxAgentClient, ServerKind, Session, Turn, UpdateKind,
+    ConnectionState, DropPolicy, Error, Event, Events, SandboxAgentClient, ServerKind, Session, Turn,
+    UpdateKind,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -250,6 +251,42 @@ async fn a_turn_of_which_nothing_was_received_is_not_filled_from_an_earlier_turn
         let error = within(session.prompt("go").text()).await.unwrap_err();
         assert!(matches!(&error, Error::IncompleteTurn(turn) if turn.collected.text.is_empty()), "{error:?}");
         assert_eq!(server.messages("session/load").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_turn_of_an_early_server_is_incomplete_if_its_stream_was_lost_before_the_response() {
+    for is_lost in [true, false] {
+        let builder = MockServer::builder().agent("mock", holding()).echo(Echo::BodyOnly);
+        // It is cut in the middle of the next large event.
+        let cut = Fault::StreamCutAt { byte: 60_000, cut: Cut::Dropped }.times(1);
+        let server = builder.connection_ids(Some("x-acp-connection-id")).fault(cut).start().await;
+        let client = client(&server, ServerKind::ConnectionId);
+        let (session, entered, release) = held(&server, &client).await;
+        let (mut events, mut states) = (session.events(), client.events());
+        let turn = session.prompt("go");
+        within(entered.notified()).await;
+        let mut refused = None;
+        if is_lost {
+            refused = Some(server.inject(Fault::StreamRefused { status: 503 }));
+            let params = json!({"text": "x".repeat(100_000)});
+            server.emit(json!({"jsonrpc": "2.0", "method": "_x/large", "params": params}));
+            let is_down = |event| matches!(event, Event::Connection(ConnectionState::Reconnecting { .. }));
+            event(&mut states, |event| is_down(event).then_some(())).await;
+        }
+        release.notify_one();
+        let outcome = within(turn.text()).await;
+        let Some(refused) = refused else {
+            assert_eq!(outcome.unwrap(), "ab");
+            continue;
+        };
+        let error = outcome.unwrap_err();
+        let Error::IncompleteTurn(turn) = &error else { panic!("{error:?}") };
+        assert_eq!((&*turn.collected.text, &turn.missing[..]), ("a", &[Missed::Unverified][..]));
+        // The stream comes back later, with the rest.
+        server.lift(refused);
+        let is_rest = |event| matches!(event, Event::Update(update) if update.to_string() == "b");
+        event(&mut events, |event| is_rest(event).then_some(())).await;
     }
 }
 

@@ -245,3 +245,45 @@ async fn the_options_of_an_early_server_are_parsed() {
     within(session.prompt("go").outcome()).await.unwrap();
     assert_eq!(server.answers()[0].answer["result"]["outcome"]["optionId"], "allow_once");
 }
+
+#[tokio::test]
+async fn a_permission_whose_tool_call_was_reported_with_too_much_is_incomplete_and_shows_no_older_values() {
+    for (bytes, is_incomplete) in [(1_000, false), (1_100_000, true)] {
+        let begins = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Edit", "kind": "edit",
+            "rawInput": {"path": "/old"}});
+        let changes = json!({"sessionUpdate": "tool_call_update", "toolCallId": "t", "kind": "execute",
+            "rawInput": {"path": "/new", "text": "x".repeat(bytes)}});
+        let asks = json!({"toolCall": {"toolCallId": "t"},
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+                {"optionId": "no", "name": "No", "kind": "reject_once"}]});
+        let params = move |session: &Value| {
+            let mut params = asks.clone();
+            params["sessionId"] = session.clone();
+            params
+        };
+        let script = Script::new(move |turn| {
+            let params = params(&json!(turn.session_id));
+            let method = "session/request_permission".into();
+            vec![
+                Step::Update(begins.clone()),
+                Step::Update(changes.clone()),
+                Step::Request { method, params },
+            ]
+        });
+        let server = MockServer::builder().agent("mock", script).start().await;
+        // Edits are allowed without a question, and the call is no longer one.
+        let options = options(&server, ServerKind::Shared).permissions(PermissionPolicy::AcceptEdits);
+        let client = options.build().unwrap();
+        let session = session(&client).await;
+        let mut events = client.events().deciding();
+        let mut turn = session.prompt("go");
+        let request = permission(&mut events).await;
+        let call = request.tool_call().unwrap();
+        let path = call.input.as_ref().map(|input| &input["path"]);
+        assert_eq!((call.is_incomplete(), path), (is_incomplete, (!is_incomplete).then_some(&json!("/new"))));
+        let written = serde_json::to_value(&request).unwrap();
+        assert_eq!(written.get("isToolCallIncomplete"), is_incomplete.then_some(&json!(true)));
+        request.reject_once().unwrap();
+        within(turn.outcome()).await.unwrap();
+    }
+}

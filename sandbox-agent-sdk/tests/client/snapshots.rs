@@ -254,3 +254,48 @@ async fn a_mode_that_gemini_reports_as_text_outside_a_turn_is_a_mode() {
         assert_eq!(session.snapshot().current_mode.as_deref(), Some("yolo"));
     }
 }
+
+#[tokio::test]
+async fn text_of_other_clients_and_stored_text_is_no_mode_of_gemini() {
+    let chunk = json!({
+        "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "[MODE_UPDATE] yolo"}});
+    let said = json!({"protocolVersion": 1, "agentInfo": {"name": "gemini-cli"},
+        "agentCapabilities": {"loadSession": true}});
+    let stored = chunk.clone();
+    let script = Script::default().initialize(said).on_request(move |method, params| {
+        let params = json!({"sessionId": params["sessionId"], "update": stored});
+        let replay = Step::Notify { method: "session/update".into(), params };
+        match method {
+            "session/load" => Some(vec![replay, Step::Finish(json!({}))]),
+            "session/set_mode" => Some(vec![Step::Finish(json!({}))]),
+            _ => None,
+        }
+    });
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = client(&server, ServerKind::Shared);
+    let session = session(&client).await;
+    let mut events = session.events();
+    // Whether the text of the agent is shown as text.
+    let mut emit = async || {
+        let params = json!({"sessionId": session.id(), "update": chunk});
+        server.emit(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+        event(&mut events, |event| match event {
+            Event::Update(update) => Some(matches!(update.kind(), UpdateKind::Message(_))),
+            _ => None,
+        })
+        .await
+    };
+    assert!(emit().await, "this client has not set it");
+    assert_ne!(session.snapshot().current_mode.as_deref(), Some("yolo"));
+    within(session.set_mode("plan")).await.unwrap();
+    assert!(emit().await, "this client has set another one");
+    within(session.set_mode("yolo")).await.unwrap();
+    assert!(!emit().await, "the agent reports it late");
+    assert!(emit().await, "it was reported before");
+    within(session.set_mode("yolo")).await.unwrap();
+    within(session.prompt("hello").text()).await.unwrap();
+    assert!(emit().await, "a turn has begun since");
+    let loaded = within(client.load_session("stored", OpenSession::in_dir("/"))).await.unwrap();
+    assert!(matches!(loaded.history()[0].kind(), UpdateKind::Message(_)));
+    assert_ne!(loaded.snapshot().current_mode.as_deref(), Some("yolo"));
+}

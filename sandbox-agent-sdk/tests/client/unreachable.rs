@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mock_server::MockServer;
-use sandbox_agent_sdk::connection::http_client_builder;
-use sandbox_agent_sdk::{Error, SandboxAgentClient};
+use sandbox_agent_sdk::connection::{Token, TokenError, TokenUse, http_client_builder};
+use sandbox_agent_sdk::{Error, SandboxAgentClient, ServerKind};
 
 use super::support::{KINDS, session, timeouts, within};
 
@@ -56,4 +57,22 @@ async fn a_call_that_did_not_reach_the_server_is_repeated_once_and_a_prompt_is_n
         assert_eq!(within(session.prompt("two").text()).await.unwrap(), "mock: two");
         within(client.disconnect()).await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connecting_fails_in_time_if_the_token_provider_hangs() {
+    let server = MockServer::start().await;
+    for kind in [None, Some(ServerKind::Shared)] {
+        let hangs = |_: TokenUse| std::future::pending::<Result<Token, TokenError>>();
+        let mut options = SandboxAgentClient::builder(server.url()).agent("mock").token_provider(hangs);
+        options = options.auto_connect(false);
+        if let Some(kind) = kind {
+            options = options.server(kind);
+        }
+        let client = options.build().unwrap();
+        let connected = tokio::time::timeout(Duration::from_secs(3600), client.connect()).await;
+        let error = connected.expect("it hangs").unwrap_err();
+        assert!(matches!(error, Error::Timeout(_)), "{kind:?}: {error:?}");
+    }
+    assert!(server.requests().is_empty());
 }

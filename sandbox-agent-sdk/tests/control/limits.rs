@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::stream;
 use mock_server::MockServer;
 use sandbox_agent_sdk::Error;
+use sandbox_agent_sdk::control::desktop::ScreenshotOptions;
 use sandbox_agent_sdk::control::{ControlPlane, RELEASED_BODY_LIMIT, Upload};
 use sandbox_agent_sdk::limits::Limits;
 use tokio::io::AsyncReadExt;
@@ -182,6 +183,20 @@ async fn a_response_is_read_up_to_the_limit_of_its_kind_and_not_above() {
                     assert!(!fits && typed, "{bytes} {error:?}");
                 }
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_screenshot_is_read_up_to_the_limit_and_not_above() {
+    let stub = Stub::answer(response("200 OK", "image/png", &"x".repeat(1000))).await;
+    for (limit, fits) in [(999, false), (1000, true), (1001, true)] {
+        let limits = Limits::default().screenshot(limit);
+        let plane = ControlPlane::builder(&stub.url).limits(limits).build().unwrap();
+        match soon(plane.desktop().screenshot(ScreenshotOptions::default())).await {
+            Ok(screenshot) => assert!(fits && screenshot.bytes.len() == 1000, "{limit}"),
+            Err(Error::MessageTooLarge { limit: reported, .. }) => assert!(!fits && reported == limit),
+            Err(other) => panic!("{other:?}"),
         }
     }
 }

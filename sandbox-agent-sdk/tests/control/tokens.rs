@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use acp_http_client::{Token, TokenUse};
-use futures::stream;
+use acp_http_client::{Token, TokenError, TokenUse};
+use futures::future::BoxFuture;
+use futures::{TryFutureExt, stream};
 use mock_server::MockServer;
 use sandbox_agent_sdk::Error;
-use sandbox_agent_sdk::control::{ControlPlane, HealthWait, Upload};
+use sandbox_agent_sdk::control::{ControlPlane, ControlTimeouts, HealthWait, Upload};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::every_call::{CALLS, every_call};
+use crate::support::LIMIT;
 use crate::written_log::WrittenLog;
 
 const TOKEN: &str = "t0p-s3cret";
@@ -128,6 +131,31 @@ async fn a_token_provider_that_fails_sends_nothing() {
     ] {
         let Error::Token(source) = &error else { panic!("{error:?}") };
         assert_eq!(source.to_string(), "the vault is sealed");
+    }
+    assert!(server.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_provider_that_hangs_fails_every_call_in_time() {
+    let server = MockServer::start().await;
+    let hangs = |_: TokenUse| std::future::pending::<Result<Token, TokenError>>();
+    let limit = Duration::from_millis(50);
+    let mut timeouts = ControlTimeouts::default();
+    (timeouts.response, timeouts.install) = (limit, None);
+    let plane = ControlPlane::builder(server.url()).token_provider(hangs).timeouts(timeouts).build().unwrap();
+    let files = plane.files();
+    let calls: [BoxFuture<'static, Result<(), Error>>; 4] = [
+        Box::pin(files.read("/x").map_ok(drop)),
+        Box::pin(files.write("/x", "y").map_ok(drop)),
+        Box::pin(plane.health().check().map_ok(drop)),
+        // Its response has no limit, but its token has.
+        Box::pin(plane.agents().install("mock").into_future().map_ok(drop)),
+    ];
+    for call in calls {
+        let error = tokio::time::timeout(LIMIT, call).await.expect("it hangs").unwrap_err();
+        let Error::Timeout(timeout) = &error else { panic!("{error:?}") };
+        assert_eq!(timeout.elapsed, limit, "{error}");
+        assert!(!error.maybe_executed(), "{error}");
     }
     assert!(server.requests().is_empty());
 }

@@ -34,6 +34,8 @@ const CORE: [&str; 6] = ["client", "convert", "control", "error", "requests", "u
 const FEATURES: [&str; 8] =
     ["sessions", "sqlite", "postgres", "conformance", "files", "terminals", "local", "providers"];
 const MODULES: [&str; 5] = ["sessions", "tools", "local", "process_tree", "provider"];
+/// The modules of the core that conversions do not name, because these are pure.
+const IMPURE: [&str; 3] = ["client", "control", "requests"];
 /// The files of the core that name an optional part, with the reason.
 const NAMING: [(&str, &str); 2] = [
     ("error/classify.rs", "classifies the variants of `error/mod.rs`"),
@@ -225,18 +227,69 @@ fn the_core_of_the_sdk_names_none_of_its_optional_parts() {
         naming.extend(files.into_iter().filter(|file| {
             let text = fs::read_to_string(file).unwrap();
             let has_feature = |feature: &&str| text.contains(&format!("feature = \"{feature}\""));
-            let has_module = |module: &&str| {
-                text.match_indices(&format!("crate::{module}")).any(|(at, name)| {
-                    let behind = text[at + name.len()..].chars().next();
-                    !behind.is_some_and(|c| c.is_alphanumeric() || c == '_')
-                })
-            };
+            let named = modules(&text);
+            let has_module = |module: &&str| named.contains(*module);
             FEATURES.iter().any(has_feature) || MODULES.iter().any(has_module)
         }));
     }
     let naming: Vec<_> = naming.iter().map(|file| file.strip_prefix(&source).unwrap()).collect();
     let expected: Vec<_> = NAMING.iter().map(|(file, _)| Path::new(file)).collect();
     assert_eq!(naming, expected);
+}
+
+/// The modules of the crate that a source text names: in paths, and in groups of imports.
+fn modules(text: &str) -> BTreeSet<&str> {
+    let word = |text: &str| text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
+    let mut modules = BTreeSet::new();
+    for (at, name) in text.match_indices("crate::") {
+        let behind = text[at + name.len()..].trim_start();
+        let Some(group) = behind.strip_prefix('{') else {
+            modules.insert(&behind[..word(behind)]);
+            continue;
+        };
+        let mut depth = 0;
+        let mut begins = true;
+        for (at, c) in group.char_indices() {
+            match c {
+                '}' if depth == 0 => break,
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                c if c.is_whitespace() => {}
+                _ if std::mem::take(&mut begins) => {
+                    modules.insert(&group[at..at + word(&group[at..])]);
+                }
+                _ => {}
+            }
+        }
+    }
+    modules
+}
+
+#[test]
+fn modules_are_found_in_paths_and_in_groups_of_imports() {
+    let text =
+        "use crate::{\n    Error, sessions::{store, tools},\n    local::Server as S};\ncrate::usage::Budget;";
+    let expected = ["Error", "local", "sessions", "usage"];
+    assert_eq!(modules(text).into_iter().collect::<Vec<_>>(), expected);
+    assert!(modules("use crate::{};").is_empty());
+}
+
+#[test]
+fn conversions_name_neither_the_client_nor_a_runtime() {
+    let source = root().join("sandbox-agent-sdk/src/convert");
+    let mut files = BTreeSet::new();
+    rust_files(&source, true, &mut files);
+    assert!(files.len() > 20, "{files:?}");
+    // It compares the protocol schema with all of the crate, in a test.
+    files.remove(&source.join("schema_walk.rs"));
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let named = modules(&text);
+        let allowed = |module: &&str| !IMPURE.contains(module) && !MODULES.contains(module);
+        assert!(named.iter().all(allowed), "{}: {named:?}", file.display());
+        assert!(!["tokio", "reqwest"].iter().any(|krate| names(&text, krate)), "{}", file.display());
+    }
 }
 
 /// What a library depends on, with the features that are on.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{Event, TurnEnded};
 use crate::client::turn::TurnEvent;
 use crate::requests::QuestionRequest;
+use crate::update::ToolCall;
 use crate::{ConnectionState, Error, PermissionRequest, TurnOutcome};
 
 impl Serialize for Event {
@@ -116,8 +117,12 @@ fn tagged(kind: &str, content: Value) -> Map<String, Value> {
 }
 
 fn permission(request: &PermissionRequest) -> Value {
-    json!({"id": request.id(), "sessionId": request.session_id(), "toolCall": request.tool_call(),
-        "options": request.options(), "request": request.raw()})
+    let mut value = json!({"id": request.id(), "sessionId": request.session_id(), "toolCall": request.tool_call(),
+        "options": request.options(), "request": request.raw()});
+    if request.tool_call().is_some_and(ToolCall::is_incomplete) {
+        value["isToolCallIncomplete"] = true.into();
+    }
+    value
 }
 
 fn question(request: &QuestionRequest) -> Value {

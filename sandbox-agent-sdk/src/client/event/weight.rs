@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::convert::decoded::value_size;
 use crate::termination::StderrOutput;
-use crate::{ConnectionState, Error, Event, TerminationInfo};
+use crate::update::Missed;
+use crate::{ConnectionState, Error, Event, TerminationInfo, Update, UpdateKind};
 
 /// The weight of a queue's item.
 pub(crate) trait Weight {
@@ -33,7 +34,7 @@ impl Class {
     pub(super) const COUNT: usize = Self::News as usize + 1;
 }
 
-/// The size of an event besides its content.
+/// The size of an event or an update besides its content.
 const OVERHEAD: usize = 256;
 
 impl Weight for Event {
@@ -92,6 +93,23 @@ impl Weight for Event {
 
     fn lagged(count: u64) -> Self {
         Self::Lagged(count)
+    }
+}
+
+impl Weight for Update {
+    fn weight(&self) -> usize {
+        OVERHEAD + self.size()
+    }
+
+    fn class(&self) -> Class {
+        match self.kind() {
+            UpdateKind::Missed(_) => Class::News,
+            _ => Class::Report,
+        }
+    }
+
+    fn lagged(count: u64) -> Self {
+        Self::missed("", Missed::Lagged(count))
     }
 }
 

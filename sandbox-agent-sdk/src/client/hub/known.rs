@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::pending_call::Forking;
-use super::{Hub, OpenRequest, Opening, PendingCall, SessionHandle};
+use super::session_state::SessionState;
+use super::{Hub, OpenRequest, Opening, PendingCall};
 use crate::OpenSession;
 use crate::client::event::Queue;
 use crate::client::snapshot::{Patch, SessionSnapshot};
@@ -12,11 +13,6 @@ use crate::update::{ConfigOption, ToolCall};
 use crate::usage::UsageTable;
 
 impl Hub {
-    /// This client creates or names the session. Its agent requests are not thereby addressed to this client.
-    pub(in crate::client) fn name(&self, id: &str) -> SessionHandle {
-        self.lock().session(id).handle.clone()
-    }
-
     /// Returns the snapshot of a session.
     pub(in crate::client) fn snapshot(&self, id: &str) -> Arc<SessionSnapshot> {
         self.lock().session(id).snapshot.get()
@@ -24,20 +20,42 @@ impl Hub {
 
     /// Applies the response to a call about a session; `began` is when the call began.
     pub(crate) fn answered(&self, id: &str, patch: Patch, began: u64) {
-        let now = self.tick();
-        self.lock().session(id).snapshot.answer(patch, began, now);
+        self.change(id, |session, now| session.snapshot.answer(patch, began, now));
     }
 
     /// Applies the options in the response to a call that set one of them and began at this time.
     pub(crate) fn set_option(&self, id: &str, options: Vec<ConfigOption>, set: &str, began: u64) {
-        let now = self.tick();
-        self.lock().session(id).snapshot.set_option(options, set, began, now);
+        self.change(id, |session, now| session.snapshot.set_option(options, set, began, now));
     }
 
     /// Applies the response that created the session.
     pub(crate) fn begun(&self, id: &str, patch: Patch, began: u64) {
+        self.change(id, |session, now| session.snapshot.begin(patch, began, now));
+    }
+
+    /// Changes the snapshot of a session.
+    fn change(&self, id: &str, with: impl FnOnce(&mut SessionState, u64)) {
         let now = self.tick();
-        self.lock().session(id).snapshot.begin(patch, began, now);
+        let mut state = self.lock();
+        with(state.session(id), now);
+        state.measure(id);
+    }
+
+    /// This client sets the mode of a session. The agent may report it as text, until the next prompt.
+    pub(in crate::client) fn expect_mode(&self, id: &str, mode: &str) {
+        let mut state = self.lock();
+        let expected = &mut state.session(id).expected_modes;
+        if !expected.iter().any(|known| known == mode) {
+            expected.push(mode.to_owned());
+        }
+    }
+
+    /// The mode was not set, or was reported; `false` if this client has not set it.
+    pub(in crate::client) fn take_expected_mode(&self, id: &str, mode: &str) -> bool {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get_mut(id) else { return false };
+        let place = session.expected_modes.iter().position(|known| known == mode);
+        place.map(|place| session.expected_modes.remove(place)).is_some()
     }
 
     /// Sets the agent of a session.
@@ -77,6 +95,11 @@ impl Hub {
     /// The session has no handle, so its end is not reported when the agent ends.
     pub(crate) fn disown(&self, id: &str) {
         self.lock().session(id).open = false;
+    }
+
+    /// Whether this client has created or named the session.
+    pub(in crate::client) fn is_named(&self, id: &str) -> bool {
+        self.lock().sessions.get(id).is_some_and(|session| session.is_named)
     }
 
     /// Whether this client knows that the session exists or existed.

@@ -53,8 +53,10 @@ impl Drop for Opening {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
-        if let Some(session) = self.hub.lock().sessions.get_mut(&self.id) {
+        let mut state = self.hub.lock();
+        if let Some(session) = state.sessions.get_mut(&self.id) {
             session.pending_calls = session.pending_calls.saturating_sub(1);
         }
+        state.measure(&self.id);
     }
 }

@@ -27,7 +27,9 @@ impl Drop for Resuming {
                 session.past_end = false;
                 session.snapshot.loaded();
             }
-            session.is_over()
+            let over = session.is_over();
+            state.measure(&self.id);
+            over
         };
         if over {
             self.hub.notify_end(&self.id);

@@ -1,12 +1,13 @@
 //! The state of one session.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::messages::Messages;
 use super::progress::Progress;
+use super::unused::Share;
 use crate::client::event::{Hold, Queue, Weight, end_size};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, TrackedSnapshot};
@@ -26,10 +27,6 @@ const MISSED: usize = 64;
 
 /// The notifications of a session's start, which contain its state.
 const STARTED: [&str; 2] = ["session/started", "_sandboxagent/session/started"];
-
-/// The state of a session is not forgotten while a clone of this exists.
-#[derive(Debug, Clone, Default)]
-pub(in crate::client) struct SessionHandle(Arc<()>);
 
 /// The state of one session.
 #[derive(Debug)]
@@ -72,6 +69,10 @@ pub(super) struct SessionState {
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
     pub(super) past_end: bool,
+    /// The modes that this client has set since its last prompt, and that the agent may report as text.
+    pub(super) expected_modes: Vec<String>,
+    /// How often the stream had been lost when its last event arrived.
+    pub(super) losses: u64,
     /// Whether a warning was logged that nothing decides the session's requests.
     pub(super) warned: bool,
     /// Whether this client requested the end of the session.
@@ -88,12 +89,17 @@ pub(super) struct SessionState {
     pub(super) opened_with: Option<Arc<OpenSession>>,
     /// The available settings of the session and their current values.
     pub(super) snapshot: TrackedSnapshot,
-    /// Each handle of the session has a clone.
-    pub(super) handle: SessionHandle,
+    /// How many guards exist that keep the state of the session.
+    pub(super) handles: usize,
+    /// What it counts among the unused sessions.
+    pub(super) share: Share,
 }
 
 impl SessionState {
-    pub(super) fn new(is_named: bool, snapshot_limit: usize) -> Self {
+    /// The memory of a session about which nothing is known, besides its id: the state, and what it allocates.
+    pub(super) const EMPTY: usize = size_of::<Self>() + 1024;
+
+    pub(super) fn new(snapshot_limit: usize, losses: u64) -> Self {
         Self {
             subscribers: Vec::new(),
             unread: VecDeque::new(),
@@ -117,26 +123,35 @@ impl SessionState {
             loads: 0,
             replays_late: false,
             past_end: false,
+            expected_modes: Vec::new(),
+            losses,
             warned: false,
             stop_requested: false,
-            is_named,
+            is_named: false,
             pending_calls: 0,
             open: false,
             agent: None,
             opened_with: None,
             snapshot: TrackedSnapshot::new(snapshot_limit),
-            handle: SessionHandle::default(),
+            handles: 0,
+            share: Share::default(),
         }
     }
 
     /// Whether the session is in use, so that its state must not be forgotten.
     pub(super) fn is_watched(&mut self) -> bool {
         self.subscribers.retain(|queue| Arc::strong_count(queue) > 1);
-        self.is_busy()
+        self.handles > 0
             || self.resuming > 0
             || self.pending_calls > 0
             || !self.subscribers.is_empty()
-            || Arc::strong_count(&self.handle.0) > 1
+            || self.is_busy()
+    }
+
+    /// Returns the memory of a session.
+    pub(super) fn bytes(&self) -> usize {
+        let end = self.ended.borrow().as_ref().map_or(0, end_size);
+        Self::EMPTY + self.unread_bytes + self.tool_calls.bytes() + self.snapshot.bytes() + end
     }
 
     /// Returns an upper bound of the memory of a session that this client has not named.
@@ -261,6 +276,7 @@ impl SessionState {
     pub(super) fn send_prompt(&mut self) {
         (self.is_prompted, self.has_updates, self.has_late_chunks) = (true, false, false);
         self.turn_missed.clear();
+        self.expected_modes.clear();
         // Agents may use the ids of earlier tool calls again.
         self.tool_calls = ToolCalls::default();
     }
@@ -353,50 +369,4 @@ impl SessionState {
             self.missed += 1;
         }
     }
-}
-
-/// The ids of messages, by their hashes, to know whether a chunk belongs to the turn.
-#[derive(Debug, Default)]
-pub(super) struct Messages {
-    hasher: RandomState,
-    /// Those that began in the turn.
-    of_turn: VecDeque<u64>,
-    /// Those that began in a cancelled turn, or outside any turn.
-    earlier: VecDeque<u64>,
-}
-
-impl Messages {
-    /// How many ids are remembered.
-    const COUNT: usize = 64;
-
-    /// Whether an update belongs to a turn whose prompt was sent: a message that began before does not.
-    fn is_of_turn(&mut self, update: &Update, is_prompted: bool) -> bool {
-        let (UpdateKind::Message(chunk) | UpdateKind::Thought(chunk)) = update.kind() else {
-            return is_prompted;
-        };
-        let Some(id) = chunk.message_id.as_deref() else { return is_prompted };
-        let id = self.hasher.hash_one(id);
-        if self.earlier.contains(&id) {
-            return false;
-        }
-        let ids = if is_prompted { &mut self.of_turn } else { &mut self.earlier };
-        if !ids.contains(&id) {
-            remember(ids, id);
-        }
-        is_prompted
-    }
-
-    fn end_turn(&mut self, cancelled: bool) {
-        let ids = std::mem::take(&mut self.of_turn);
-        if cancelled {
-            ids.into_iter().for_each(|id| remember(&mut self.earlier, id));
-        }
-    }
-}
-
-fn remember(ids: &mut VecDeque<u64>, id: u64) {
-    if ids.len() == Messages::COUNT {
-        ids.pop_front();
-    }
-    ids.push_back(id);
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::session_state::SessionState;
+use super::unused::Unused;
 use super::{EndListener, LogSink};
 use crate::client::event::{Hold, Queue, Weight};
 use crate::client::limits::Limits;
@@ -12,15 +13,8 @@ use crate::client::stream::LogEntry;
 use crate::usage::UsageTable;
 use crate::{ConnectionState, Event, Update};
 
-/// How many sessions are stored that this client has not named.
-pub(super) const UNNAMED: usize = 1024;
-/// How many bytes may be stored of all of them. They are measured whenever a quarter of that was added.
-pub(super) const UNNAMED_BYTES: usize = 64 << 20;
-/// From this number of sessions on, unused ones are forgotten.
-pub(super) const SESSIONS: usize = 4096;
-
 /// The subscribers, and the state of each session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     pub(super) logs: Vec<Arc<dyn LogSink>>,
@@ -28,20 +22,28 @@ pub(super) struct State {
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The state of the connection that was published last.
     pub(super) connection: Option<ConnectionState>,
+    /// The sessions that this client has named and that nothing uses.
+    pub(super) unused: Unused,
     /// The sessions that this client has not named, the oldest first.
     unnamed: VecDeque<Arc<str>>,
+    /// How many of these are stored.
+    unnamed_limit: usize,
+    /// How many bytes may be stored of all of them. They are measured whenever a quarter of that was added.
+    unnamed_bytes_limit: usize,
     /// How many bytes of events arrived for them since they were measured.
     unnamed_growth: usize,
-    /// Whether a warning was logged that sessions are forgotten.
+    /// Whether a warning was logged that such sessions are forgotten.
     crowded: bool,
     /// Whether other clients have sessions on the same stream.
     pub(super) shared: bool,
+    /// How often the stream of a connection was lost.
+    pub(super) losses: u64,
+    /// Whether it is lost and not open again.
+    pub(super) is_lost: bool,
     /// How many calls of this client that create sessions are pending.
     pub(super) openings: usize,
     /// What the pending calls that fork a session collect.
     pub(super) forks: Vec<Arc<Queue<Update>>>,
-    /// The number of sessions at which unused ones are searched for again.
-    room: usize,
     /// How many bytes the snapshot of a session may take.
     snapshot_limit: usize,
     /// The usage of the sessions. It is not part of their state, because it must outlive it.
@@ -50,7 +52,26 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(limits: &Limits) -> Self {
-        Self { snapshot_limit: limits.snapshot, ..Self::default() }
+        Self {
+            subscribers: Vec::new(),
+            logs: Vec::new(),
+            sessions: HashMap::default(),
+            listeners: Vec::new(),
+            connection: None,
+            unused: Unused::new(limits.unused_session_bytes),
+            unnamed: VecDeque::new(),
+            unnamed_limit: limits.unnamed_sessions,
+            unnamed_bytes_limit: limits.unnamed_session_bytes,
+            unnamed_growth: 0,
+            crowded: false,
+            shared: false,
+            losses: 0,
+            is_lost: false,
+            openings: 0,
+            forks: Vec::new(),
+            snapshot_limit: limits.snapshot,
+            usage: UsageTable::default(),
+        }
     }
 
     /// Adds an entry to the logs that are read. Returns a hold if readers must not see it yet.
@@ -83,24 +104,33 @@ impl State {
         let session = self.sessions.get_mut(id)?;
         let deciders = session.push(event, deciders, hold);
         session.learn(event, now);
-        match event {
-            Event::Update(update) if session.is_named => self.usage.observe(update),
-            _ if session.is_named => {}
-            _ => self.grow_unnamed(event.weight()),
+        session.losses = self.losses;
+        if !session.is_named {
+            self.grow_unnamed(event.weight());
+            return Some(deciders);
+        }
+        let has_handle = session.handles > 0;
+        if let Event::Update(update) = event {
+            self.usage.observe(update);
+        }
+        if !has_handle {
+            self.measure(id);
         }
         Some(deciders)
     }
 
     /// Returns the state of a session that this client names.
     pub(super) fn session(&mut self, id: &str) -> &mut SessionState {
-        if !self.sessions.contains_key(id) {
-            self.make_room();
-        }
-        let limit = self.snapshot_limit;
-        let session = self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(true, limit));
-        if !std::mem::replace(&mut session.is_named, true) {
+        let is_new = self.sessions.get(id).is_none_or(|session| !session.is_named);
+        if is_new {
+            self.begin_naming(id);
             self.unnamed.retain(|unnamed| **unnamed != *id);
         }
+        let (limit, losses) = (self.snapshot_limit, self.losses);
+        let new = || SessionState::new(limit, losses);
+        let session = self.sessions.entry(id.into()).or_insert_with(new);
+        session.is_named = true;
+        session.share.lingers |= is_new;
         session
     }
 
@@ -129,45 +159,32 @@ impl State {
     /// Returns the state of a session that the server names. The response that creates it may not have arrived yet.
     pub(super) fn known_or_unnamed(&mut self, id: &str) -> &mut SessionState {
         if !self.sessions.contains_key(id) {
-            self.make_room();
-            if self.unnamed.len() >= UNNAMED {
+            self.unnamed.push_back(id.into());
+            // One is stored in any case: the caller needs it.
+            if self.unnamed.len() > self.unnamed_limit.max(1) {
                 self.forget_unnamed();
             }
-            self.unnamed.push_back(id.into());
         }
-        let limit = self.snapshot_limit;
-        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(false, limit))
+        let (limit, losses) = (self.snapshot_limit, self.losses);
+        self.sessions.entry(id.into()).or_insert_with(|| SessionState::new(limit, losses))
     }
 
     /// Counts the bytes of an event for a session that this client has not named. If such sessions take too much
     /// memory, the oldest are forgotten.
     pub(super) fn grow_unnamed(&mut self, bytes: usize) {
         self.unnamed_growth = self.unnamed_growth.saturating_add(bytes);
-        if self.unnamed_growth < UNNAMED_BYTES / 4 {
+        if self.unnamed_growth < self.unnamed_bytes_limit / 4 {
             return;
         }
         self.unnamed_growth = 0;
         let stored = |state: &Self, id: &str| state.sessions.get(id).map_or(0, SessionState::stored_bytes);
         let mut total: usize = self.unnamed.iter().map(|id| stored(self, id)).sum();
-        while total > UNNAMED_BYTES
+        while total > self.unnamed_bytes_limit
             && let Some(oldest) = self.unnamed.front()
         {
             total -= stored(self, oldest);
             self.forget_unnamed();
         }
-    }
-
-    /// Forgets unused sessions, once there are many. One that is named again gets a new state.
-    fn make_room(&mut self) {
-        if self.sessions.len() < self.room.max(SESSIONS) {
-            return;
-        }
-        // A pending call may be creating the session of stored updates. There are at most `UNNAMED` such sessions.
-        let remembers_unknown = self.remembers_unknown();
-        self.sessions.retain(|_, session| session.is_watched() || remembers_unknown && !session.is_named);
-        let sessions = &self.sessions;
-        self.unnamed.retain(|unnamed| sessions.contains_key(unnamed));
-        self.room = 2 * self.sessions.len();
     }
 
     /// Forgets the oldest session that this client has not named.
@@ -177,8 +194,8 @@ impl State {
         }
         if !std::mem::replace(&mut self.crowded, true) {
             tracing::warn!(
-                sessions = UNNAMED,
-                bytes = UNNAMED_BYTES,
+                sessions = self.unnamed_limit,
+                bytes = self.unnamed_bytes_limit,
                 "there are more sessions of other clients than are stored; the events of the oldest are dropped"
             );
         }

@@ -25,6 +25,23 @@ impl Hub {
         self.lock().session(id).miss(id, missed);
     }
 
+    /// The stream was lost.
+    pub(in crate::client) fn stream_lost(&self) {
+        let mut state = self.lock();
+        (state.losses, state.is_lost) = (state.losses + 1, true);
+    }
+
+    /// The stream that was lost is open again, or that of another connection begins.
+    pub(in crate::client) fn stream_reopened(&self) {
+        self.lock().is_lost = false;
+    }
+
+    /// Whether the stream is lost, or was lost since the last event of a session: updates may follow.
+    pub(in crate::client) fn is_interrupted(&self, id: &str) -> bool {
+        let state = self.lock();
+        state.is_lost || state.sessions.get(id).is_some_and(|session| session.losses < state.losses)
+    }
+
     /// Creates the queue of a turn. Its reader counts as deciding until it shows otherwise.
     pub(in crate::client) fn turn_queue(&self) -> Arc<Queue<TurnItem>> {
         let queue = Queue::new(self.budget);

@@ -74,7 +74,6 @@ impl Budget {
         self.parts[part as usize].reported
     }
 
-    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -38,8 +38,7 @@ impl TrackedSnapshot {
     }
 
     /// Returns the size of all parts.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.budget.bytes()
     }
 

@@ -18,9 +18,6 @@ use crate::Error;
 use crate::control::http::{Call, Http};
 use crate::control::route::Route;
 
-/// The size limit of a screenshot.
-const MAX_SCREENSHOT_BYTES: usize = 64 * 1024 * 1024;
-
 /// How long a write to the clipboard may take before the clipboard is read back.
 const CLIPBOARD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -91,10 +88,11 @@ impl Desktop {
     fn picture(&self, route: Route) -> BoxFuture<'static, Result<Screenshot, Error>> {
         let body =
             self.http.body(Ok(Call::new("take screenshot", Method::GET, route).accept("image/*, */*;q=0.5")));
+        let limit = self.http.limits().screenshot;
         Box::pin(async move {
             let body = body.await?;
             let content_type = body.content_type().map(str::to_owned);
-            Ok(Screenshot { content_type, bytes: body.collect(MAX_SCREENSHOT_BYTES).await? })
+            Ok(Screenshot { content_type, bytes: body.collect(limit).await? })
         })
     }
 

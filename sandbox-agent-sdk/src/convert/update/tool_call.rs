@@ -86,6 +86,7 @@ pub struct ToolCall {
     pub other: Map<String, Value>,
     has_content: bool,
     has_locations: bool,
+    is_incomplete: bool,
 }
 
 /// A file that a tool works on.
@@ -103,6 +104,35 @@ pub struct ToolLocation {
 }
 
 impl ToolCall {
+    /// Creates a call of which only the id is known, because earlier reports are not stored.
+    pub(crate) fn incomplete(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: None,
+            name: None,
+            kind: None,
+            status: None,
+            content: Vec::new(),
+            locations: Vec::new(),
+            input: None,
+            output: None,
+            meta: None,
+            other: Map::new(),
+            has_content: false,
+            has_locations: false,
+            is_incomplete: true,
+        }
+    }
+
+    /// Returns whether reports of the agent about this call are missing here, because they take too much memory.
+    ///
+    /// This can be so in a [permission request](crate::PermissionRequest::tool_call), which includes earlier reports.
+    /// The updates of the session have these reports.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Parses a tool call; `None` if it has no id.
     pub(crate) fn read(value: &Value) -> Option<Self> {
         read_object(value)
@@ -194,6 +224,7 @@ impl ToolCall {
             self.locations.clone_from(&earlier.locations);
             self.has_locations |= earlier.has_locations;
         }
+        self.is_incomplete |= earlier.is_incomplete;
         for (name, value) in &earlier.other {
             if !self.other.contains_key(name) {
                 self.other.insert(name.clone(), value.clone());
@@ -232,6 +263,7 @@ impl<'de> Lenient<'de> for ToolCall {
             status,
             has_content: content.is_some(),
             has_locations: locations.is_some(),
+            is_incomplete: false,
             content: content.into_iter().flatten().map(|ToolCallContent(content)| content).collect(),
             locations: locations.unwrap_or_default(),
             input,
