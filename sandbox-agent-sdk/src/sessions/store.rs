@@ -78,6 +78,7 @@ pub use error::StoreError;
 pub(super) use event::opens_request;
 pub(super) use event::raw_update;
 pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
+pub(super) use limits::PAGE_BYTES;
 pub use limits::{MAX_DEPTH, MAX_EARLIER_AGENT_SESSIONS, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};

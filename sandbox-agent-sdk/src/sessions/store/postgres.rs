@@ -24,6 +24,8 @@ type Database = Postgres;
 type Connection = PgConnection;
 type Row = PgRow;
 type Text = String;
+/// The type of `octet_length`.
+type Size = i32;
 const BEGIN: &str = "BEGIN";
 const FOR_UPDATE: &str = " FOR UPDATE";
 
