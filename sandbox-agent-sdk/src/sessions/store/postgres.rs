@@ -28,6 +28,7 @@ type Text = String;
 type Size = i32;
 const BEGIN: &str = "BEGIN";
 const FOR_UPDATE: &str = " FOR UPDATE";
+const FOR_UPDATE_UNLESS_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
 
 /// A store in a PostgreSQL database. Any number of programs on any number of machines can share it.
 ///

@@ -33,6 +33,7 @@ type Size = i64;
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// A transaction that writes has locked the whole file.
 const FOR_UPDATE: &str = "";
+const FOR_UPDATE_UNLESS_LOCKED: &str = "";
 
 /// A store in one SQLite file. Several tasks and several programs on one machine can use it at the same time.
 ///
