@@ -9,6 +9,8 @@ mod support;
 mod abandoned;
 #[path = "stored/acquiring.rs"]
 mod acquiring;
+#[path = "stored/archiving.rs"]
+mod archiving;
 #[path = "stored/cancelled_unsent.rs"]
 mod cancelled_unsent;
 #[path = "stored/durable.rs"]

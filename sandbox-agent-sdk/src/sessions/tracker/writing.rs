@@ -226,8 +226,9 @@ impl Tracker {
 
     /// Reports events that could not be stored.
     fn give_up(&mut self, count: u64, error: StoreError) {
-        if self.inbox.is_closed() {
-            // The session was deleted, so nothing is lost.
+        let is_deleted = matches!(error, StoreError::NotFound { .. }) && self.inbox.is_deleting();
+        if self.inbox.is_closed() || is_deleted {
+            // This process deleted the session, so nothing is lost.
             return;
         }
         self.not_stored = Some(error.clone());
