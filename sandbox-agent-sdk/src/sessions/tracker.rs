@@ -29,6 +29,7 @@ use crate::{Error, Event, SandboxAgentClient, Turn, TurnOutcome};
 mod acquire;
 mod catch_up;
 mod create;
+mod open_requests;
 mod owned;
 mod reopen;
 mod sorting;
