@@ -47,6 +47,8 @@ mod record_changes;
 mod recording;
 #[path = "stored/releasing.rs"]
 mod releasing;
+#[path = "stored/reloading.rs"]
+mod reloading;
 #[path = "stored/responses.rs"]
 mod responses;
 #[path = "stored/restore.rs"]

@@ -31,6 +31,7 @@ mod catch_up;
 mod create;
 mod open_requests;
 mod owned;
+mod reload;
 mod reopen;
 mod sorting;
 mod turns;
