@@ -48,8 +48,9 @@
 //! bound to another stored session there, the older binding ends.
 //!
 //! # What is not stored
-//! Records do not contain MCP servers, tokens or environment variables, because these may be secrets. Prompts, updates
-//! and agent requests are stored unchanged, so a store contains everything that users and agents write.
+//! Records do not contain MCP servers, tokens or environment variables, because these may be secrets. Prompts, updates,
+//! agent requests, responses, errors and the stderr output of ended agents are stored unchanged, so a store contains
+//! everything that users and agents write.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
