@@ -1,26 +1,26 @@
 //! How quickly sessions are stored and found, in a real SQLite file.
 //!
 //! A run fails unless 50,000 events a second are stored with full synchronisation, a page of 100,000 sessions takes at
-//! most 1.5 times as long as one of 100, and a clean-up of ten times as many sessions takes at most about ten times as
-//! long. Beside each rate stands that of bare inserts of the same rows in transactions of the same size, measured in the
-//! same run, and beside the time of a turn its time with [`Durability::BeforeDelivery`].
+//! most 1.5 times as long as one of 100, and the time to end idle agents is about proportional to their number. Beside
+//! each rate stands that of bare inserts of the same rows in transactions of the same size, measured in the same run, and
+//! beside the time of a turn its time with [`Durability::BeforeDelivery`].
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a benchmark that cannot go on fails")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use futures::StreamExt as _;
 use mock_server::{MockServer, Script, Step};
 use sandbox_agent_sdk::session::Timestamp;
 use sandbox_agent_sdk::sessions::store::{
     Append, NewEvent, RecordQuery, SessionRecord, SessionStore, SqliteOptions, SqliteStore, SqliteSync,
-    Suspend,
 };
-use sandbox_agent_sdk::sessions::{Durability, SessionStatus, StoreOptions};
-use sandbox_agent_sdk::{NewSession, SandboxAgentClient};
+use sandbox_agent_sdk::sessions::{Durability, RetentionPolicy, StoreOptions};
+use sandbox_agent_sdk::{NewSession, SandboxAgentClient, ServerKind};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -41,8 +41,11 @@ const UPDATES: usize = 5_000;
 const PROMISED: f64 = 50_000.0;
 /// How much longer a page of very many sessions may take than one of a few.
 const LONGER: f64 = 1.5;
-/// How much longer a clean-up of ten times as many sessions may take. A quadratic one would take a hundred times as long.
-const LINEAR: f64 = 20.0;
+/// How much longer it may take to end the agents of 16 times as many sessions. If it were quadratic, it would take 256
+/// times as long.
+const LINEAR: f64 = 48.0;
+/// How many sessions are created at once.
+const CREATING: usize = 32;
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
@@ -116,9 +119,9 @@ fn promises() {
     println!("a page of 50: {few:.1} us of 100 sessions, {many:.1} us of 100000 (ratio {:.2})", many / few);
     assert!(many <= few * LONGER, "a page of very many sessions takes longer than one of a few");
 
-    let [few, many] = [2_000, 20_000].map(|count| 1.0 / best(|| 1.0 / clean_up_time(&runtime, count)));
-    println!("clean-up: {few:.1} ms of 2000 sessions, {many:.1} ms of 20000 (ratio {:.1})", many / few);
-    assert!(many <= few * LINEAR, "a clean-up is not linear");
+    let [few, many] = [500, 8_000].map(|count| end_idle_time(&runtime, count));
+    println!("end_idle: {few:.1} ms of 500 sessions, {many:.1} ms of 8000 (ratio {:.1})", many / few);
+    assert!(many <= few * LINEAR, "ending idle agents is not linear");
 }
 
 fn best(run: impl FnMut() -> f64) -> f64 {
@@ -231,24 +234,26 @@ fn page_time(runtime: &Runtime, store: &SqliteStore) -> f64 {
     start.elapsed().as_secs_f64() * 1e6 / f64::from(pages)
 }
 
-/// How long it takes to suspend every session, and to walk through those that are inactive, in milliseconds.
-fn clean_up_time(runtime: &Runtime, count: u64) -> f64 {
-    let (_directory, store) = filled(runtime, count);
-    let start = Instant::now();
+/// How long it takes to end the agents of this many idle sessions, in milliseconds.
+fn end_idle_time(runtime: &Runtime, count: usize) -> f64 {
+    let (_directory, store) = store(runtime, SqliteSync::Normal);
     runtime.block_on(async {
-        let now = Timestamp::from_millis(count + 1);
-        store.suspend(Suspend::All, now).await.unwrap();
-        let later = now.saturating_add(std::time::Duration::from_secs(1));
-        let mut query = RecordQuery::all().statuses([SessionStatus::Suspended]).inactive_before(later);
-        loop {
-            let page = store.list(&query).await.unwrap();
-            match page.next {
-                Some(next) => query = query.after(next),
-                None => break,
-            }
-        }
-    });
-    start.elapsed().as_secs_f64() * 1e3
+        let server = MockServer::builder().agent("mock", Script::steps(Vec::new())).record(0);
+        let server = server.released_quirks(false).start().await;
+        let client = SandboxAgentClient::builder(server.url()).agent("mock").server(ServerKind::Shared);
+        let client = client.build().unwrap().with_store(store);
+        let creating = (0..count).map(|_| client.new_session(NewSession::in_dir("/")));
+        let created: Vec<_> = futures::stream::iter(creating).buffer_unordered(CREATING).collect().await;
+        assert!(created.iter().all(Result::is_ok));
+        client.flush().await.unwrap();
+        let policy = RetentionPolicy::default();
+        let later = Timestamp::from(SystemTime::now()).saturating_add(policy.idle * 2);
+        let start = Instant::now();
+        assert_eq!(client.end_idle(&policy, later).await.unwrap().len(), count);
+        let took = start.elapsed().as_secs_f64() * 1e3;
+        client.disconnect().await.unwrap();
+        took
+    })
 }
 
 fn filled(runtime: &Runtime, count: u64) -> (TempDir, SqliteStore) {

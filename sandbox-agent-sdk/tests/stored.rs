@@ -9,8 +9,12 @@ mod support;
 mod abandoned;
 #[path = "stored/acquiring.rs"]
 mod acquiring;
+#[path = "stored/archiving.rs"]
+mod archiving;
 #[path = "stored/cancelled_unsent.rs"]
 mod cancelled_unsent;
+#[path = "stored/dropped_requests.rs"]
+mod dropped_requests;
 #[path = "stored/durable.rs"]
 mod durable;
 #[path = "stored/endpoints.rs"]
@@ -43,6 +47,8 @@ mod record_changes;
 mod recording;
 #[path = "stored/releasing.rs"]
 mod releasing;
+#[path = "stored/reloading.rs"]
+mod reloading;
 #[path = "stored/responses.rs"]
 mod responses;
 #[path = "stored/restore.rs"]

@@ -3,9 +3,10 @@
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 use futures::future::BoxFuture;
+use serde_json::Value;
 
 use super::handle::AcpHttpClient;
-use crate::{EndReason, Error, OpenPosts, schema::v1::CancelNotification};
+use crate::{EndReason, Error, MessageId, OpenPosts, inbound::dispatch, schema::v1::CancelNotification};
 
 /// Controls of a connection, for layers that know more about the agent than the protocol reports.
 ///
@@ -71,6 +72,15 @@ impl Control<'_> {
         answers_requests: impl FnOnce() -> bool + Send + 'static,
     ) -> BoxFuture<'static, Result<(), Error>> {
         self.0.cancel_if(notification, answers_requests)
+    }
+
+    /// Serves an agent request that this client has not received, as if it had arrived now: the handler decides it, and
+    /// the response is sent under this id.
+    ///
+    /// Use it for a request that another client received and left without a response, and that the server no longer
+    /// replays. A server or an agent that does not wait for the response ignores it.
+    pub fn serve_agent_request(&self, id: MessageId, method: &str, params: &Value) {
+        dispatch(self.0.core(), None, id, method, params.to_string().into());
     }
 
     /// Closes the open agent requests of one session, or of all sessions, without a response. Use it after the agent

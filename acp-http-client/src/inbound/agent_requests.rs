@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 use answered::AnsweredRequests;
-pub(super) use serving::dispatch;
+pub(crate) use serving::dispatch;
 
 use crate::{EventId, Limits, MessageId, sse::Fingerprint};
 

@@ -7,7 +7,7 @@ mod order;
 mod reader;
 mod router;
 
-pub(crate) use agent_requests::AgentRequestTable;
+pub(crate) use agent_requests::{AgentRequestTable, dispatch};
 pub(crate) use link::{Link, LinkState, Links, SessionUse};
 #[cfg(feature = "fuzzing")]
 pub(crate) use order::{Effect, Moment, OrderedCore, Settings};

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use self::opened::Opened;
+use self::records::id_of_text;
 pub(super) use self::records::{id_text, request_record, response_record};
 use super::lifecycle::Inner;
 use super::stream::{LogEntry, LogRecord, StreamPosition};
@@ -125,6 +126,17 @@ impl StreamReader {
         let Some((request, responder)) = opened.take_request(request_id) else { return false };
         let connection = Arc::clone(&opened.connection);
         connection.serve(request, responder).await;
+        true
+    }
+
+    /// Adds an agent request that another client received, and that the server no longer replays, as if this reader had
+    /// read it. Returns `false` if nothing was read yet.
+    ///
+    /// Use it for an open request of [`SessionStore::open`](crate::sessions::SessionStore::open). The agent may no longer
+    /// wait for the response. Then the response has no effect.
+    pub fn add_request(&mut self, request_id: &str, method: &str, params: &Value) -> bool {
+        let (Some(opened), Some(id)) = (self.opened(), id_of_text(request_id)) else { return false };
+        opened.wire.control().serve_agent_request(id, method, params);
         true
     }
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::shared::Shared;
 use super::store::{
-    Append, Appended, EventPage, EventQuery, RecordQuery, SessionRecord, StoreError, StoredEvent,
+    Append, Appended, EventPage, EventQuery, PAGE_BYTES, RecordQuery, SessionRecord, StoreError, StoredEvent,
     StoredEventKind,
 };
 use crate::Error;
@@ -50,9 +50,10 @@ impl Shared {
     /// Visits the events of a query, page by page, until `visit` returns something.
     pub(super) async fn find_event<T>(
         &self,
-        mut query: EventQuery,
+        query: EventQuery,
         mut visit: impl FnMut(StoredEvent) -> Option<T>,
     ) -> Result<Option<T>, Error> {
+        let mut query = query.max_bytes(PAGE_BYTES);
         loop {
             let page = self.events(&query).await?;
             let found = page.events.into_iter().find_map(&mut visit);

@@ -196,16 +196,19 @@ impl StoredClient {
         patch.last_active_at = (event == StatusEvent::FatalError).then(|| SystemTime::now().into());
         self.flush_session(id).await;
         let shared = &self.shared;
-        let open = shared.in_time(shared.store.open(id)).await?;
         let before = shared.record(id).await?;
-        let mut append = Append::to(id).patch(patch);
-        if !open.is_empty() {
-            // No more events of the session are stored, so its open turns and requests end here.
-            append.events = abandoned(&open, before.position);
-        }
-        let record = self.appended(append).await?;
+        let record = match self.appended(Append::to(id).patch(patch)).await {
+            Ok(record) => record,
+            Err(error @ Error::Status(_)) if before.status.is_terminal() => {
+                // The process that stored the status may have been killed before it closed what was open.
+                self.close_open(&before).await?;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
         let view = shared.tracked(id).map(|handle| handle.view.borrow().clone()).unwrap_or_default();
         shared.untrack(id);
+        let closed = self.close_open(&record).await;
         if let Some(agent_session) = view.agent_session {
             // Some servers cannot end one session of an agent. Then its turn is cancelled; the session is final even if the
             // turn does not stop.
@@ -216,7 +219,19 @@ impl StoredClient {
             }
         }
         self.leave_endpoint_of(&before).await;
-        Ok(record)
+        closed.map(|()| record)
+    }
+
+    /// Ends the open turns and requests of a session with a final status. The store accepts no prompt and no event of an
+    /// owner since that status, so that nothing else ends or begins meanwhile.
+    async fn close_open(&self, record: &SessionRecord) -> Result<(), Error> {
+        let shared = &self.shared;
+        let open = shared.in_time(shared.store.open(&record.id)).await?;
+        if open.is_empty() {
+            return Ok(());
+        }
+        let closing = Append::to(&record.id).events(abandoned(&open, record.position));
+        Ok(shared.append_until(closing, shared.deadline()).await?)
     }
 
     /// Ends the endpoint of a session that does not continue, if it is that of another process and no session needs it.
@@ -250,10 +265,16 @@ impl StoredClient {
     /// # Errors
     /// [`Error::Store`] if the store fails.
     pub async fn delete(&self, id: &str) -> Result<bool, Error> {
-        self.shared.untrack(id);
         // An unreadable record can still be deleted.
         let record = self.shared.in_time(self.shared.store.get(id)).await.ok().flatten();
-        let is_deleted = self.shared.in_time(self.shared.store.delete(id)).await?;
+        let handle = self.shared.tracked(id);
+        let set_deleting = |is| handle.iter().for_each(|handle| handle.inbox.set_deleting(is));
+        set_deleting(true);
+        let deleted = self.shared.in_time(self.shared.store.delete(id)).await;
+        // If the session is still there, its events are stored as before.
+        set_deleting(deleted.is_ok());
+        let is_deleted = deleted?;
+        self.shared.untrack(id);
         if let Some(record) = record.filter(|_| is_deleted) {
             self.leave_endpoint_of(&record).await;
         }

@@ -15,6 +15,8 @@ pub(super) fn is_lost_unsent(error: &Error) -> bool {
 pub(super) fn is_unknown_session(error: &Error) -> bool {
     /// The code with which agents report that a resource does not exist.
     const NOT_FOUND: i64 = -32002;
+    /// The code with which agents report that the user must log in.
+    const LOGIN_REQUIRED: i64 = -32000;
     match error {
         Error::Http(http) => {
             let problem = error.problem();
@@ -27,6 +29,7 @@ pub(super) fn is_unknown_session(error: &Error) -> bool {
             matches!(http.status, 404 | 410) && is_named
                 || matches!(http.status, 400 | 404 | 410) && says_unknown_session(text)
         }
+        Error::Rpc { error, .. } if error.code == LOGIN_REQUIRED => false,
         Error::Rpc { error, .. } => {
             let member = |name: &str| error.data.as_ref()?.get(name)?.as_str();
             let message = error.message.as_str();
@@ -46,7 +49,17 @@ pub(super) fn is_unknown_session(error: &Error) -> bool {
     }
 }
 
-/// Whether a text says that a session is unknown: these words are next to each other, except for the id of the session.
+/// A word of a text, without those that do not matter.
+struct Word<'a> {
+    text: &'a str,
+    /// Whether a sentence or an id follows it.
+    ends: bool,
+    /// Whether the next word begins a clause.
+    stops: bool,
+}
+
+/// Whether a text says that a session is unknown: a clause begins with these words, except for the id of the session. In
+/// another clause something of the session may be unknown, such as its credentials.
 fn says_unknown_session(text: &str) -> bool {
     const SESSION: [&str; 8] = [
         "session",
@@ -58,39 +71,49 @@ fn says_unknown_session(text: &str) -> bool {
         "conversation",
         "thread",
     ];
+    let text = text.to_lowercase();
+    let words = words_of(&text);
+    let at = |n: usize| words.get(n).map(|word| word.text);
+    let is_session = |n: usize| at(n).is_some_and(|word| SESSION.contains(&word));
+    let begins = |n: usize| n == 0 || words[n - 1].stops || words[n - 1].text == "when";
+    words.iter().enumerate().any(|(n, word)| match word.text {
+        _ if is_session(n) => {
+            let is_missing = match at(n + 1) {
+                Some("not") => matches!(at(n + 2), Some("found" | "exist")),
+                Some("doesn't") => at(n + 2) == Some("exist"),
+                Some("unknown") => words[n + 1].ends,
+                _ => false,
+            };
+            is_missing && begins(n)
+        }
+        "unknown" | "such" | "previous" | "no" => {
+            let first = if n > 0 && at(n - 1) == Some("no") { n - 1 } else { n };
+            let is_whole = words.get(n + 1).is_some_and(|word| word.ends) || at(n + 2) == Some("found");
+            is_session(n + 1) && is_whole && begins(first)
+        }
+        _ => false,
+    })
+}
+
+fn words_of(text: &str) -> Vec<Word<'_>> {
     /// Filler words that may occur between the others.
     const FILLERS: [&str; 9] = ["id", "is", "was", "does", "did", "could", "be", "the", "with"];
-    let text = text.to_lowercase();
     let quotes = |c: char| matches!(c, '\'' | '"' | '`');
     let is_id = |word: &str| word.contains(|c: char| c.is_ascii_digit()) || word.starts_with(quotes);
-    // Each word, and whether a sentence or an id follows it.
-    let mut words: Vec<(&str, bool)> = Vec::new();
+    let mut words: Vec<Word<'_>> = Vec::new();
     for raw in text.split_whitespace() {
         let word = raw.trim_matches(|c: char| !c.is_alphanumeric() && !quotes(c));
-        let is_end = raw.ends_with(['.', ':', ',', ';']);
+        let stops = raw.ends_with(['.', ':', ',', ';']);
         match words.last_mut() {
-            Some((_, ends)) if is_id(word) => *ends = true,
+            Some(last) if is_id(word) => (last.ends, last.stops) = (true, last.stops || stops),
             _ if word.is_empty() || is_id(word) || FILLERS.contains(&word) => {}
-            _ => words.push((word, is_end)),
+            _ => words.push(Word { text: word, ends: stops, stops }),
         }
     }
-    if let Some((_, ends)) = words.last_mut() {
-        *ends = true;
+    if let Some(last) = words.last_mut() {
+        last.ends = true;
     }
-    let is_session = |word: Option<&(&str, bool)>| word.is_some_and(|(word, _)| SESSION.contains(word));
-    words.iter().enumerate().any(|(n, (word, ends))| {
-        let next = |k: usize| words.get(n + k).map(|(word, _)| *word);
-        match *word {
-            "not" => matches!(next(1), Some("found" | "exist")) && n > 0 && is_session(words.get(n - 1)),
-            "doesn't" => next(1) == Some("exist") && n > 0 && is_session(words.get(n - 1)),
-            "unknown" if *ends && n > 0 && is_session(words.get(n - 1)) => true,
-            "unknown" | "such" | "previous" | "no" => {
-                let follows = |(_, ends): &(&str, bool)| *ends || next(2) == Some("found");
-                is_session(words.get(n + 1)) && words.get(n + 1).is_some_and(follows)
-            }
-            _ => false,
-        }
-    })
+    words
 }
 
 #[cfg(test)]
@@ -118,7 +141,14 @@ mod tests {
             (-32602, "Session 'ses_1' does not exist", Value::Null, true),
             (-32602, "unknown session: ses_1", Value::Null, true),
             (-32602, "Session could not be found: ses_1", Value::Null, true),
+            (-32603, "Internal error: session not found", Value::Null, true),
+            (-32603, "failed to load session: Session s1 not found.", Value::Null, true),
             (-32603, "Internal error", json!({"details": "Request was aborted."}), false),
+            (-32603, "Credentials for session not found", Value::Null, false),
+            (-32603, "Credentials of 'user' session not found", Value::Null, false),
+            (-32603, "the log file of unknown session", Value::Null, false),
+            (-32603, "There is no session", Value::Null, false),
+            (-32000, "Session not found", Value::Null, false),
             (-32603, "Unknown error", json!({"sessionId": "s1"}), false),
             (-32603, "failed to load session: model not found", Value::Null, false),
             (-32603, "model not found", json!({"sessionId": "s1"}), false),

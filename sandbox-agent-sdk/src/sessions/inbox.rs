@@ -19,6 +19,8 @@ pub(super) struct Inbox<C> {
     filled: Notify,
     /// Whether the tracker is doing something that may wait for the agent.
     busy: AtomicBool,
+    /// Whether this process is deleting the session.
+    deleting: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl<C> Inbox<C> {
             state: Mutex::new(state),
             filled: Notify::new(),
             busy: AtomicBool::new(false),
+            deleting: AtomicBool::new(false),
         }
     }
 
@@ -84,6 +87,14 @@ impl<C> Inbox<C> {
 
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_deleting(&self, deleting: bool) {
+        self.deleting.store(deleting, Ordering::Release);
+    }
+
+    pub(super) fn is_deleting(&self) -> bool {
+        self.deleting.load(Ordering::Acquire)
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shared::Shared;
-use super::store::{EventQuery, MAX_PAGE, StoredEvent, StoredEventKind, raw_update};
+use super::store::{EventQuery, MAX_PAGE, PAGE_BYTES, StoredEvent, StoredEventKind, raw_update};
 use crate::Error;
 
 /// The first line of the history.
@@ -198,7 +198,7 @@ impl Shared {
         let mut messages = Messages::default();
         let mut skipped: Vec<String> = but.map(str::to_owned).into_iter().collect();
         let kinds = [StoredEventKind::Prompt, StoredEventKind::Update, StoredEventKind::TurnEnded];
-        let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE);
+        let mut query = EventQuery::of(id).newest_first().kinds(kinds).limit(MAX_PAGE).max_bytes(PAGE_BYTES);
         for read in 0..=PAGES {
             let page = self.events(&query).await?;
             for event in &page.events {

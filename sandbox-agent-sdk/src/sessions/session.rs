@@ -350,6 +350,20 @@ impl StoredSession {
         self.opened().await?.set_metadata(metadata).await
     }
 
+    /// Loads the agent's session again, to compare its history with what is stored. Acquires the session first if
+    /// necessary.
+    ///
+    /// [`Session::history`] of the returned session is the agent's own history. It is not stored: the store is not
+    /// completed by it, because agents may replay less than they reported, and in other pieces.
+    ///
+    /// # Errors
+    /// [`Error::TurnInProgress`] if a turn is running, [`Error::Unsupported`] if the agent cannot load sessions, and the
+    /// errors of [`resume`](Self::resume).
+    pub async fn reload(&self) -> Result<Session, Error> {
+        let wish = Wish { action: UserAction::Resume, new: self.new.clone() };
+        self.ask(|tracker| Box::pin(tracker.reload(wish))).await
+    }
+
     async fn opened(&self) -> Result<Session, Error> {
         self.resume().await?;
         self.agent_session().ok_or(Error::NotConnected)

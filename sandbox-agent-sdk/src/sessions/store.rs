@@ -48,8 +48,9 @@
 //! bound to another stored session there, the older binding ends.
 //!
 //! # What is not stored
-//! Records do not contain MCP servers, tokens or environment variables, because these may be secrets. Prompts, updates
-//! and agent requests are stored unchanged, so a store contains everything that users and agents write.
+//! Records do not contain MCP servers, tokens or environment variables, because these may be secrets. Prompts, updates,
+//! agent requests, responses, errors and the stderr output of ended agents are stored unchanged, so a store contains
+//! everything that users and agents write.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -78,6 +79,7 @@ pub use error::StoreError;
 pub(super) use event::opens_request;
 pub(super) use event::raw_update;
 pub use event::{Closes, EventKey, NewEvent, StoredEvent, StoredEventKind};
+pub(super) use limits::PAGE_BYTES;
 pub use limits::{MAX_DEPTH, MAX_EARLIER_AGENT_SESSIONS, MAX_KEY_BYTES, MAX_PAGE, read_json};
 pub use memory::MemoryStore;
 pub use open::{OpenEvents, OpenRequest, OpenTurn};

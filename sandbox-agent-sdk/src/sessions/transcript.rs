@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::client::StoredClient;
 use super::store::{
-    EventKey, EventQuery, MAX_PAGE, NewEvent, SessionRecord, StoreError, StoredEvent, StoredEventKind,
-    read_json,
+    EventKey, EventQuery, MAX_PAGE, NewEvent, PAGE_BYTES, SessionRecord, StoreError, StoredEvent,
+    StoredEventKind, read_json,
 };
 use super::unique::unique_id;
 use crate::Error;
@@ -78,7 +78,7 @@ impl StoredClient {
             let line = write(&Line::Session { version: VERSION, record })?;
             return Ok((vec![line], Some(Some(Written { made_at, goal, index: 0, count: 0 }))));
         };
-        let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE);
+        let query = EventQuery::of(id).after(written.index).limit(MAX_PAGE).max_bytes(PAGE_BYTES);
         let page = self.shared.events(&query).await?;
         let mut lines = Vec::with_capacity(page.events.len() + 1);
         for event in page.events {

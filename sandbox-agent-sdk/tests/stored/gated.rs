@@ -32,6 +32,8 @@ pub(crate) struct Gated {
     pub(crate) before_prompt: Mutex<Option<Between>>,
     /// What happens after the next look at what is open in a session.
     pub(crate) after_open: Mutex<Option<Between>>,
+    /// What happens before a status is stored next.
+    pub(crate) before_status: Mutex<Option<Between>>,
     /// What happens before sessions are suspended.
     pub(crate) before_suspending: Mutex<Option<Between>>,
     /// Reading events fails while this is set.
@@ -40,8 +42,12 @@ pub(crate) struct Gated {
     pub(crate) slowness: Mutex<Slowness>,
     /// The next change of ownership is stored, and the response never arrives.
     pub(crate) mute: AtomicBool,
-    /// Acquiring fails while this is set, and so do appends without a prompt.
+    /// Acquiring and deleting fail while this is set, and so do appends without a prompt.
     pub(crate) refusing: AtomicBool,
+    /// How many queries for more than one event had no limit of bytes.
+    pub(crate) unbounded: AtomicUsize,
+    /// Events with this text are invalid. After one was refused alone, the store is refusing.
+    pub(crate) invalid: Mutex<Option<&'static str>>,
     /// Calls that are refused fail with an error of the database.
     pub(crate) broken: AtomicBool,
     /// What becomes of the response to the next append of a prompt, which is stored.
@@ -81,11 +87,14 @@ impl Gated {
             before_binding: Mutex::default(),
             before_prompt: Mutex::default(),
             after_open: Mutex::default(),
+            before_status: Mutex::default(),
             before_suspending: Mutex::default(),
             blind: AtomicBool::new(false),
             slowness: Mutex::new(Slowness::None),
             mute: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
+            unbounded: AtomicUsize::new(0),
+            invalid: Mutex::default(),
             broken: AtomicBool::new(false),
             prompt_response: Mutex::default(),
             request_response: Mutex::default(),
@@ -177,6 +186,9 @@ impl SessionStore for Gated {
             if append.patch.agent_session != sandbox_agent_sdk::sessions::store::Change::Keep {
                 self.between(&self.before_binding).await;
             }
+            if append.patch.status.is_some() {
+                self.between(&self.before_status).await;
+            }
             let has_prompt = append.events.iter().any(|event| event.kind == StoredEventKind::Prompt);
             if self.refusing.load(Ordering::SeqCst) && !has_prompt {
                 return Err(self.refuse());
@@ -190,6 +202,12 @@ impl SessionStore for Gated {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             if append.events.iter().any(|event| event.kind == StoredEventKind::AgentRequest) {
                 return self.respond_to(append, &self.request_response).await;
+            }
+            if let Some(text) = *self.invalid.lock().unwrap()
+                && append.events.iter().any(|event| event.payload.to_string().contains(text))
+            {
+                self.refusing.store(append.events.len() == 1, Ordering::SeqCst);
+                return Err(StoreError::Invalid(text.to_owned()));
             }
             self.store.append(append).await
         })
@@ -220,6 +238,9 @@ impl SessionStore for Gated {
         })
     }
     fn events<'a>(&'a self, query: &'a EventQuery) -> StoreFuture<'a, EventPage> {
+        if query.limit > 1 && query.max_bytes.is_none() {
+            self.unbounded.fetch_add(1, Ordering::SeqCst);
+        }
         if self.blind.load(Ordering::SeqCst) {
             let blind = StoreError::Unavailable(Arc::new(std::io::Error::other("blind")));
             return Box::pin(async { Err(blind) });
@@ -249,7 +270,10 @@ impl SessionStore for Gated {
         })
     }
     fn delete<'a>(&'a self, id: &'a str) -> StoreFuture<'a, bool> {
-        self.store.delete(id)
+        match self.refusing.load(Ordering::SeqCst) {
+            true => Box::pin(std::future::ready(Err(self.refuse()))),
+            false => self.store.delete(id),
+        }
     }
     fn delete_unchanged<'a>(&'a self, record: &'a SessionRecord) -> StoreFuture<'a, bool> {
         self.store.delete_unchanged(record)

@@ -121,31 +121,6 @@ async fn cancelling_a_turn_that_does_not_stop_times_out() {
 }
 
 #[tokio::test]
-async fn a_turn_that_ends_while_its_session_is_archived_has_one_end() {
-    let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
-    let world = World::new(ServerKind::Shared, Script::steps(steps)).await;
-    let (_client, first) = world.program().await;
-    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
-    let mut turn = within(session.prompt("go")).await.unwrap();
-    has_stored(&first, "mine", StoredEventKind::Update).await;
-    let store = Gated::new(world.store().await);
-    let second = options(&world.server, world.kind).shared_store(store.clone()).build().unwrap();
-    let ending = first.clone();
-    *store.after_open.lock().unwrap() = Some(Box::new(move || {
-        Box::pin(async move {
-            within(session.cancel()).await.unwrap();
-            within(turn.outcome()).await.unwrap();
-            within(ending.flush()).await.unwrap();
-        })
-    }));
-    within(second.archive("mine")).await.unwrap();
-    let kept = stored(&*store, "mine").await;
-    let ends = ends(&kept);
-    assert_eq!(ends.len(), 1, "{ends:#?}");
-    assert_eq!(ends[0].turn_end().unwrap().stop_reason.unwrap().as_str(), "cancelled");
-}
-
-#[tokio::test]
 async fn an_earlier_turn_whose_response_the_server_has_is_not_interrupted() {
     let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
     let store = Gated::new(world.store().await);

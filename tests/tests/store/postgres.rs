@@ -278,3 +278,32 @@ async fn a_page_of_a_hundred_thousand_sessions_reads_no_more_than_it_gives() {
     pool.close().await;
     schema.remove().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_of_a_process_do_not_wait_for_each_other_to_store_its_read_position() {
+    let Some(cluster) = Cluster::find().await else { return };
+    let schema = cluster.schema().await;
+    let store = PostgresStore::open(&schema.url).await.unwrap();
+    create(&store, "s").await;
+    let append = |n: u64| {
+        let position = StreamPosition { incarnation: 1, offset: n, fingerprint: Default::default() };
+        let scanned_to = ScannedTo { owner: "p".to_owned(), endpoint: "e".to_owned(), position };
+        store.append(Append::to("s").events([event(n, n)]).scanned_to(scanned_to))
+    };
+    let scanned_to = async || store.scanned_to("p", "e").await.unwrap().unwrap().offset;
+    append(1).await.unwrap();
+    // The append of another session stores it, and is not committed yet.
+    let pool = schema.pool().await;
+    let mut other = pool.begin().await.unwrap();
+    let update = "UPDATE sandbox_agent_scanned SET stream_offset = 2 WHERE owner = 'p' AND endpoint = 'e'";
+    sqlx::query(update).execute(&mut *other).await.unwrap();
+    within("the append", append(3)).await.unwrap();
+    assert_eq!(scanned_to().await, 1);
+    other.commit().await.unwrap();
+    assert_eq!(scanned_to().await, 2);
+    append(4).await.unwrap();
+    assert_eq!(scanned_to().await, 4);
+    store.close().await;
+    pool.close().await;
+    schema.remove().await;
+}

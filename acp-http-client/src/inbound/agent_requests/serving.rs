@@ -29,7 +29,7 @@ const MAX_UPLOADS: u32 = 3;
 const HANDLER: &str = "agent request handler";
 
 /// Passes a request to the handler: to its queue if it has one, otherwise in a separate task.
-pub(in crate::inbound) fn dispatch(
+pub(crate) fn dispatch(
     core: &Arc<Core>,
     event_id: Option<EventId>,
     id: MessageId,

@@ -51,10 +51,43 @@ pub(in crate::client) fn response_record(
     LogRecord::Response { request_id: id_text(id), result }
 }
 
-/// The id of a request as text.
+/// The id of a request as text: a text itself, and any other id as JSON. A text that is JSON, such as `"5"`, keeps its
+/// quotes, so that it differs from the number.
 pub(in crate::client) fn id_text(id: &wire::MessageId) -> String {
     match wire::json::from_str(id.as_json()) {
-        Ok(Value::String(id)) => id,
+        Ok(Value::String(text)) if !is_json(&text) => text,
         _ => id.as_json().to_owned(),
+    }
+}
+
+/// The id with this text.
+pub(in crate::client) fn id_of_text(text: &str) -> Option<wire::MessageId> {
+    let json = if is_json(text) { text.to_owned() } else { Value::from(text).to_string() };
+    wire::json::from_str(&json).ok()
+}
+
+fn is_json(text: &str) -> bool {
+    wire::json::from_str::<Value>(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{id_of_text, id_text, wire};
+
+    #[test]
+    fn an_id_is_the_same_after_it_was_a_text() {
+        for (json, text) in [
+            ("5", "5"),
+            ("\"5\"", "\"5\""),
+            ("\"a-1\"", "a-1"),
+            ("\"null\"", "\"null\""),
+            ("\"\\\"5\\\"\"", "\"\\\"5\\\"\""),
+            ("\"\"", ""),
+            ("1.5", "1.5"),
+        ] {
+            let id: wire::MessageId = wire::json::from_str(json).unwrap();
+            assert_eq!(id_text(&id), text, "{json}");
+            assert_eq!(id_of_text(text).unwrap().as_json(), json, "{text}");
+        }
     }
 }

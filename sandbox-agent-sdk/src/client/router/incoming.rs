@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use acp_http_client as wire;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::limits::Limits;
+use crate::client::reading::id_text;
 use crate::convert::decoded::decoded_size;
 use crate::requests::{Admission, Params, REQUEST_PERMISSION};
 
@@ -85,11 +85,7 @@ fn decode(
     let size = if request.method() == REQUEST_PERMISSION { size.saturating_mul(2) } else { size };
     let admitted = admission.admit(size);
     let admitted = admitted.ok_or(Refused::TooLarge { size, limit: limits.open_request_bytes })?;
-    let id = match wire::json::from_str(request.id().as_json()) {
-        Ok(Value::String(id)) => id,
-        _ => request.id().as_json().to_owned(),
-    };
-    Ok(Arc::new(Params::new(id, request.params().parse()?, admitted)))
+    Ok(Arc::new(Params::new(id_text(request.id()), request.params().parse()?, admitted)))
 }
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ checks! {
         tells_what_is_open,
         closes_only_what_is_older_and_named,
         returns_events_page_by_page_in_both_orders,
+        bounds_the_bytes_of_a_page,
         filters_events_by_kind,
         keeps_what_a_session_needs_to_continue,
         works_after_a_call_was_dropped_anywhere,

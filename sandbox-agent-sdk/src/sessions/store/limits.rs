@@ -20,6 +20,8 @@ pub const MAX_DEPTH: usize = 256;
 /// The maximum number of earlier sessions of the agent in a record. The oldest ones are dropped.
 pub const MAX_EARLIER_AGENT_SESSIONS: usize = 100;
 
+/// The bytes of payloads that are read at once: events may contain images, and a page of them would not fit in memory.
+pub(in crate::sessions) const PAGE_BYTES: usize = 8 << 20;
 /// The items of a page by default.
 pub(super) const DEFAULT_PAGE: usize = 100;
 /// The memory of a value in addition to its text.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 
-use super::limits::check_key;
+use super::limits::{check_key, check_value};
 use super::{
     Acquire, Append, Appended, Change, EventKey, EventOrder, EventPage, EventQuery, Fence, NewEvent,
     OpenEvents, RecordPage, RecordQuery, ScannedTo, SessionRecord, SessionStore, StoreError, StoreFuture,
@@ -313,11 +313,20 @@ impl SessionStore for MemoryStore {
                 return Ok(EventPage::of(Vec::new(), size));
             };
             let matching = stored.events.iter().filter(|event| query.matches(event));
-            let found = match query.order {
-                EventOrder::OldestFirst => matching.take(size + 1).cloned().collect(),
-                EventOrder::NewestFirst => matching.rev().take(size + 1).cloned().collect(),
+            let found: Vec<&StoredEvent> = match query.order {
+                EventOrder::OldestFirst => matching.take(size + 1).collect(),
+                EventOrder::NewestFirst => matching.rev().take(size + 1).collect(),
             };
-            Ok(EventPage::of(found, size))
+            // What is stored has been measured before.
+            let bytes = |event: &&StoredEvent| check_value("a payload", &event.payload).unwrap_or_default();
+            let fitting = match query.max_bytes {
+                Some(_) => query.fitting(found.iter().map(bytes)),
+                None => size,
+            };
+            let is_last = found.len() <= fitting;
+            let events: Vec<_> = found.into_iter().take(fitting).cloned().collect();
+            let next = events.last().filter(|_| !is_last).map(|event| event.index);
+            Ok(EventPage { events, next })
         })
     }
 

@@ -24,8 +24,11 @@ type Database = Postgres;
 type Connection = PgConnection;
 type Row = PgRow;
 type Text = String;
+/// The type of `octet_length`.
+type Size = i32;
 const BEGIN: &str = "BEGIN";
 const FOR_UPDATE: &str = " FOR UPDATE";
+const FOR_UPDATE_UNLESS_LOCKED: &str = " FOR UPDATE SKIP LOCKED";
 
 /// A store in a PostgreSQL database. Any number of programs on any number of machines can share it.
 ///

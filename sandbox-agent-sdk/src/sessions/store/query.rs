@@ -170,13 +170,27 @@ pub struct EventQuery {
     pub kinds: Vec<StoredEventKind>,
     /// The maximum number of events on the page.
     pub limit: usize,
+    /// The maximum size of the payloads on the page in bytes, approximately; `None` for no limit. A page has at least
+    /// one event, however large it is.
+    pub max_bytes: Option<usize>,
 }
 
 impl EventQuery {
     /// Selects all events of a session, oldest first.
     pub fn of(session_id: impl Into<String>) -> Self {
         let order = EventOrder::OldestFirst;
-        Self { session_id: session_id.into(), order, after: None, kinds: Vec::new(), limit: DEFAULT_PAGE }
+        let session_id = session_id.into();
+        Self { session_id, order, after: None, kinds: Vec::new(), limit: DEFAULT_PAGE, max_bytes: None }
+    }
+
+    /// How many events the page has, if the events that match have payloads of these sizes.
+    pub(super) fn fitting(&self, sizes: impl IntoIterator<Item = usize>) -> usize {
+        let max_bytes = self.max_bytes.unwrap_or(usize::MAX);
+        let sums = sizes.into_iter().take(self.page_size()).scan(0usize, |sum, size| {
+            *sum = sum.saturating_add(size);
+            Some(*sum)
+        });
+        sums.take_while(|sum| *sum <= max_bytes).count().max(1)
     }
 
     pub(super) fn page_size(&self) -> usize {
@@ -203,6 +217,8 @@ setters! { EventQuery:
     kinds(kinds: impl IntoIterator<Item = StoredEventKind>) => kinds = kinds.into_iter().collect();
     /// Sets the maximum number of events on the page.
     limit(limit: usize) => limit = limit;
+    /// Sets the maximum size of the payloads on the page in bytes, approximately.
+    max_bytes(bytes: usize) => max_bytes = Some(bytes);
 }
 
 /// A page of sessions.

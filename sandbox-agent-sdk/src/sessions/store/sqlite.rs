@@ -28,9 +28,12 @@ type Connection = SqliteConnection;
 type Row = SqliteRow;
 /// In a damaged file a text may not be UTF-8, so documents and payloads are read as bytes.
 type Text = Vec<u8>;
+/// The type of `octet_length`.
+type Size = i64;
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// A transaction that writes has locked the whole file.
 const FOR_UPDATE: &str = "";
+const FOR_UPDATE_UNLESS_LOCKED: &str = "";
 
 /// A store in one SQLite file. Several tasks and several programs on one machine can use it at the same time.
 ///

@@ -199,7 +199,7 @@ impl Tracker {
 }
 
 /// A server reports what the agent of the connection can do; what another one can do shows when it is tried.
-fn ways(can: &Capabilities, agent: &str) -> Ways {
+pub(super) fn ways(can: &Capabilities, agent: &str) -> Ways {
     let is_unknown = can.agent != agent;
     Ways { resume: can.resume_session || is_unknown, load: can.load_session || is_unknown }
 }

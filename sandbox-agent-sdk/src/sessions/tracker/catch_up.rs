@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::open_requests::settle;
 use super::sorting::{closing, sort};
 use super::writing::is_suspended;
 use super::{ForeignLink, ForeignTurn, OpenTurn, Tracker, Unconfirmed};
@@ -16,7 +17,7 @@ use crate::sessions::feed::{Moment, Offers};
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
     AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
-    StoredEventKind, StreamPosition, opens_request,
+    StoredEventKind, StreamPosition,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
@@ -213,7 +214,7 @@ impl Tracker {
             &shared.options.result_rules,
         );
         (caught_up.restarted, caught_up.claim) = (restarted, claim);
-        Self::settle_requests(&open, &mut caught_up, incarnation);
+        settle(&open, &mut caught_up, incarnation);
         let scanned_to = caught_up.end.map(|end| end.offset).max(stored_to);
         if let (Some(owned), Some(to), true) = (&mut self.owned, scanned_to, is_present) {
             owned.scanned = Some((moment, to));
@@ -409,51 +410,6 @@ impl Tracker {
         });
         visited.await?;
         Ok(ids)
-    }
-
-    /// Settles the agent requests that were stored before and those that were read. While a turn runs, its stored answers
-    /// are sent again, and what is undecided is offered again: nothing is closed before the agent ends the turn, because
-    /// this process may be killed before the agent has a response. Without a turn, all requests are closed.
-    fn settle_requests(open: &OpenEvents, caught_up: &mut CaughtUp, incarnation: u64) {
-        let Some(running) = &mut caught_up.running else {
-            let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
-            let read = read.map(|event| (event.rpc_id.clone(), event.turn_id.clone(), "expired"));
-            let stored = open.requests.iter().map(|stored| {
-                let reason = if stored.answer.is_some() { "delivered" } else { "expired" };
-                (stored.request.rpc_id.clone(), stored.request.turn_id.clone(), reason)
-            });
-            let requests = stored.chain(read).filter(|(rpc_id, ..)| rpc_id.is_some());
-            let closed: Vec<_> = requests
-                .map(|(rpc_id, turn, reason)| {
-                    Entry::request_closed(rpc_id, reason).into_event(incarnation, turn.as_deref())
-                })
-                .collect();
-            caught_up.events.extend(closed);
-            caught_up.requests.clear();
-            caught_up.offers.clear();
-            return;
-        };
-        for stored in &open.requests {
-            let Some(id) = stored.request.rpc_id.as_deref().map(text_of_rpc_id) else { continue };
-            let is_decided = stored.answer.is_some() || stored.request.kind == StoredEventKind::AgentRequest;
-            let Some(n) = caught_up.requests.iter().position(|asked| *asked == id && is_decided) else {
-                continue;
-            };
-            caught_up.requests.remove(n);
-            let Some(reader) = &mut caught_up.reader else { continue };
-            match stored.answer.as_ref().and_then(|answer| answer.payload.get("result")) {
-                // The agent uses the first response, if it already received one.
-                Some(result) => _ = reader.respond(&id, result),
-                // A request without a response may have been executed, and is never executed again.
-                None => reader.cancel_request(&id),
-            }
-        }
-        let requests = &caught_up.requests;
-        caught_up.offers.retain(|offered| requests.contains(offered));
-        let stored = open.requests.iter().filter_map(|stored| stored.request.rpc_id.as_deref());
-        let read = caught_up.events.iter().filter(|event| opens_request(&event.kind));
-        let decidable = stored.chain(read.filter_map(|event| event.rpc_id.as_deref())).map(text_of_rpc_id);
-        running.undecided = decidable.filter(|id| requests.contains(id)).count();
     }
 
     /// Stores what was read. Returns whether the session has ended with it.

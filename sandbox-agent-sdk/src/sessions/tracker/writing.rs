@@ -204,30 +204,43 @@ impl Tracker {
         self.is_failing = appended.as_ref().is_err_and(StoreError::may_be_done);
         match appended {
             Err(StoreError::Invalid(_)) if append.events.len() > 1 => {
-                let events = append.events.clone();
-                let (mut rest, mut refused) = (append, Vec::new());
-                for event in events {
-                    let key = event.key.clone();
-                    rest.events = vec![event];
-                    match self.shared.append_until(rest.clone(), deadline).await {
-                        Err(error @ StoreError::Invalid(_)) => {
-                            self.give_up(1, error);
-                            refused.push(key);
-                        }
-                        result => result?,
-                    }
-                    rest.patch = RecordPatch::default();
-                }
-                Ok(refused)
+                self.append_alone(append, deadline).await
             }
             result => result.map(|()| Vec::new()),
         }
     }
 
+    /// Appends each event alone, and then what applies after the last one: the position, and the patch, which may end the
+    /// ownership. Returns the keys of the events that the store refused.
+    async fn append_alone(
+        &mut self,
+        mut append: Append,
+        deadline: Instant,
+    ) -> Result<Vec<EventKey>, StoreError> {
+        let mut refused = Vec::new();
+        for event in std::mem::take(&mut append.events) {
+            let key = event.key.clone();
+            let alone = Append { fence: append.fence, ..Append::to(&self.id) }.events([event]);
+            match self.shared.append_until(alone, deadline).await {
+                Err(error @ StoreError::Invalid(_)) => {
+                    self.give_up(1, error);
+                    refused.push(key);
+                }
+                result => result?,
+            }
+        }
+        match self.shared.append_until(append, deadline).await {
+            Err(error @ StoreError::Invalid(_)) => self.give_up(0, error),
+            result => result?,
+        }
+        Ok(refused)
+    }
+
     /// Reports events that could not be stored.
     fn give_up(&mut self, count: u64, error: StoreError) {
-        if self.inbox.is_closed() {
-            // The session was deleted, so nothing is lost.
+        let is_deleted = matches!(error, StoreError::NotFound { .. }) && self.inbox.is_deleting();
+        if self.inbox.is_closed() || is_deleted {
+            // This process deleted the session, so nothing is lost.
             return;
         }
         self.not_stored = Some(error.clone());

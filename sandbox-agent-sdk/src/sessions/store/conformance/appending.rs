@@ -242,6 +242,32 @@ pub(super) async fn returns_events_page_by_page_in_both_orders(store: Store) {
     assert_eq!(store.events(&EventQuery::of("gone")).await.unwrap().events, []);
 }
 
+pub(super) async fn bounds_the_bytes_of_a_page(store: Store) {
+    create(&store, "s").await;
+    let sizes = [10_000, 10_000, 10_000, 50_000, 10_000, 10_000];
+    append(&store, "s", (1u64..).zip(sizes).map(|(n, size)| event(n, "x".repeat(size)))).await;
+    append(&store, "s", [of(StoredEventKind::Prompt, 7)]).await;
+    let base = EventQuery::of("s").kinds([StoredEventKind::Update]).max_bytes(25_000);
+    for (mut query, expected) in [
+        (base.clone(), vec![vec![1, 2], vec![3], vec![4], vec![5, 6]]),
+        (base.clone().newest_first(), vec![vec![6, 5], vec![4], vec![3, 2], vec![1]]),
+        (base.clone().limit(1), (1..=6).map(|index| vec![index]).collect()),
+        (base.max_bytes(1_000_000), vec![(1..=6).collect()]),
+    ] {
+        let mut pages: Vec<Vec<u64>> = Vec::new();
+        loop {
+            let page = store.events(&query).await.unwrap();
+            pages.push(page.events.iter().map(|event| event.index).collect());
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => break,
+            }
+        }
+        assert_eq!(pages, expected, "{query:?}");
+    }
+    assert_eq!(store.events(&EventQuery::of("gone").max_bytes(1)).await.unwrap().events, []);
+}
+
 pub(super) async fn filters_events_by_kind(store: Store) {
     create(&store, "s").await;
     let kinds = ["prompt", "update", "update", "turn_ended", "new_kind"];

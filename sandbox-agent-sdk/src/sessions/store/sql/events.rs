@@ -10,7 +10,7 @@ use super::super::super::{
     Appended, Change, Closes, EventKey, EventOrder, EventPage, EventQuery, NewEvent, OpenEvents, StoreError,
     StreamPosition,
 };
-use super::super::{BEGIN, Connection, Database};
+use super::super::{BEGIN, Connection, Database, Size};
 use super::columns::{Head, bind_position, read_event, read_record};
 use super::records::{advance, end_older_binding, forget_scanned, locked, update_record};
 use crate::session::Timestamp;
@@ -33,17 +33,35 @@ pub(super) async fn events(connection: &mut Connection, query: &EventQuery) -> R
     if check_key("id", &query.session_id).is_err() {
         return Ok(EventPage::of(Vec::new(), size));
     }
-    let rows = events_sql(query).build().fetch_all(connection).await?;
-    let events: Result<Vec<_>, _> = rows.iter().map(read_event).collect();
-    Ok(EventPage::of(events?, size))
+    if query.max_bytes.is_none() || size == 1 {
+        let rows = events_sql("*", query, size + 1).build().fetch_all(connection).await?;
+        let events: Result<Vec<_>, _> = rows.iter().map(read_event).collect();
+        return Ok(EventPage::of(events?, size));
+    }
+    // Neither database reads a large payload to measure it.
+    let mut measuring = events_sql("octet_length(payload)", query, size + 1);
+    let measured = measuring.build().fetch_all(&mut *connection).await?;
+    let sizes: Result<Vec<Size>, _> = measured.iter().map(|row| row.try_get(0)).collect();
+    let sizes = sizes?;
+    let fitting = query.fitting(sizes.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)));
+    let rows = events_sql("*", query, fitting).build().fetch_all(connection).await?;
+    let events = rows.iter().map(read_event).collect::<Result<Vec<_>, _>>()?;
+    let next = events.last().filter(|_| sizes.len() > fitting).map(|event| event.index);
+    Ok(EventPage { events, next })
 }
 
-pub(in super::super) fn events_sql(query: &EventQuery) -> QueryBuilder<'_, Database> {
+/// The query for these columns of at most `limit` events.
+pub(in super::super) fn events_sql<'q>(
+    columns: &str,
+    query: &'q EventQuery,
+    limit: usize,
+) -> QueryBuilder<'q, Database> {
     let (than, order, first) = match query.order {
         EventOrder::OldestFirst => (">", "position", 0),
         EventOrder::NewestFirst => ("<", "position DESC", u64::MAX),
     };
-    let mut sql = QueryBuilder::new("SELECT * FROM sandbox_agent_events WHERE session_id = ");
+    let mut sql =
+        QueryBuilder::new(format!("SELECT {columns} FROM sandbox_agent_events WHERE session_id = "));
     sql.push_bind(&query.session_id).push(format!(" AND position {than} "));
     sql.push_bind(signed(query.after.unwrap_or(first)));
     if !query.kinds.is_empty() {
@@ -54,7 +72,7 @@ pub(in super::super) fn events_sql(query: &EventQuery) -> QueryBuilder<'_, Datab
         }
         sql.push(")");
     }
-    sql.push(format!(" ORDER BY {order} LIMIT ")).push_bind(signed(query.page_size() as u64 + 1));
+    sql.push(format!(" ORDER BY {order} LIMIT ")).push_bind(signed(limit as u64));
     sql
 }
 

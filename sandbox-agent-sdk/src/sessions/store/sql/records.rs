@@ -9,7 +9,7 @@ use super::super::super::rows::{
 use super::super::super::{
     NewEvent, RecordPage, RecordQuery, ScannedTo, SessionRecord, StoreError, StreamPosition, Suspend,
 };
-use super::super::{BEGIN, Connection, Database, FOR_UPDATE, Row};
+use super::super::{BEGIN, Connection, Database, FOR_UPDATE, FOR_UPDATE_UNLESS_LOCKED, Row};
 use super::columns::{Query, bind_position, bind_record, page, read_position, read_record};
 use super::events::{EventRow, insert_events};
 use crate::session::Timestamp;
@@ -242,15 +242,27 @@ pub(super) async fn scanned_to(
     Ok(row.map_or(Ok(None), |row| read_position(&row, ["incarnation", "stream_offset", "fingerprint"]))?)
 }
 
+/// Stores a read position, unless another transaction is storing one: all appends of a process share this row, and would
+/// wait for each other. The position that stays is true as well, only older.
 pub(super) async fn advance(connection: &mut Connection, scanned_to: &ScannedTo) -> Result<(), Failure> {
     scanned_to.check()?;
-    let upsert = "INSERT INTO sandbox_agent_scanned AS scanned \
-                  (owner, endpoint, incarnation, stream_offset, fingerprint) VALUES ($1, $2, $3, $4, $5) \
-                  ON CONFLICT (owner, endpoint) DO UPDATE SET incarnation = excluded.incarnation, \
-                  stream_offset = excluded.stream_offset, fingerprint = excluded.fingerprint \
-                  WHERE (excluded.incarnation, excluded.stream_offset) > (scanned.incarnation, scanned.stream_offset)";
-    let upsert = sqlx::query(upsert).bind(&scanned_to.owner).bind(&scanned_to.endpoint);
-    bind_position(upsert, Some(scanned_to.position)).execute(connection).await?;
+    let bind = |sql| {
+        let query = sqlx::query(sql).bind(&scanned_to.owner).bind(&scanned_to.endpoint);
+        bind_position(query, Some(scanned_to.position))
+    };
+    let update = format!(
+        "UPDATE sandbox_agent_scanned SET incarnation = $3, stream_offset = $4, fingerprint = $5 \
+         WHERE (incarnation, stream_offset) < ($3, $4) AND (owner, endpoint) IN \
+         (SELECT owner, endpoint FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2 \
+         {FOR_UPDATE_UNLESS_LOCKED})"
+    );
+    if bind(&update).execute(&mut *connection).await?.rows_affected() == 0 {
+        let insert = "INSERT INTO sandbox_agent_scanned (owner, endpoint, incarnation, stream_offset, fingerprint) \
+                      SELECT $1, $2, $3, $4, $5 WHERE NOT EXISTS \
+                      (SELECT 1 FROM sandbox_agent_scanned WHERE owner = $1 AND endpoint = $2) \
+                      ON CONFLICT DO NOTHING";
+        bind(insert).execute(connection).await?;
+    }
     Ok(())
 }
 

@@ -42,7 +42,11 @@ async fn every_query_walks_along_an_index() {
     statements.extend([list_sql(&inactive).into_sql(), list_sql(&inactive.after(cursor)).into_sql()]);
     let events = EventQuery::of("s").after(5);
     let newest = events.clone().newest_first().kinds([StoredEventKind::Prompt]);
-    statements.extend([events_sql(&events).into_sql(), events_sql(&newest).into_sql(), update_session_sql()]);
+    statements.extend([
+        events_sql("*", &events, 10).into_sql(),
+        events_sql("*", &newest, 10).into_sql(),
+        update_session_sql(),
+    ]);
     for statement in [
         "SELECT * FROM sandbox_agent_events WHERE session_id = $1 AND is_open = 1 ORDER BY position",
         "SELECT position FROM sandbox_agent_events WHERE session_id = $1 AND id = $2 AND id <> ''",
