@@ -11,6 +11,8 @@ mod abandoned;
 mod acquiring;
 #[path = "stored/cancelled_unsent.rs"]
 mod cancelled_unsent;
+#[path = "stored/disconnected.rs"]
+mod disconnected;
 #[path = "stored/durable.rs"]
 mod durable;
 #[path = "stored/endpoints.rs"]
