@@ -13,6 +13,8 @@ mod acquiring;
 mod archiving;
 #[path = "stored/cancelled_unsent.rs"]
 mod cancelled_unsent;
+#[path = "stored/disconnected.rs"]
+mod disconnected;
 #[path = "stored/dropped_requests.rs"]
 mod dropped_requests;
 #[path = "stored/durable.rs"]

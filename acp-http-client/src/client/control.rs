@@ -60,6 +60,14 @@ impl Control<'_> {
         Box::pin(async move { core.calls.cancel(fits).await })
     }
 
+    /// Leaves the open agent requests of the sessions that `fits` selects to other clients, as
+    /// [`Responder::ignore`](crate::Responder::ignore) does. For a request without a session, `fits` receives `None`.
+    ///
+    /// Use it on a shared endpoint before the connection is closed, for requests that another client will respond to.
+    pub fn ignore_agent_requests_where(&self, fits: impl Fn(Option<&str>) -> bool) {
+        self.0.core().calls.ignore(fits);
+    }
+
     /// Cancels the turn of a session as [`AcpHttpClient::cancel`] does, but responds to the open agent requests of the
     /// session only if `answers_requests` returns `true` when the cancel is about to be sent.
     ///

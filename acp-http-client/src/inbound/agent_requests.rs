@@ -219,6 +219,16 @@ impl AgentRequestTable {
         count
     }
 
+    /// Closes the open requests of the sessions that `matches` selects without a response: other clients respond to them.
+    pub(crate) fn ignore(&self, matches: impl Fn(Option<&str>) -> bool) {
+        // The closure belongs to the application: it may block, panic or call this client.
+        let mut selected = self.lock().open_sessions();
+        selected.retain(|(_, _, session)| matches(session.as_deref()));
+        for (id, serial, _) in selected {
+            drop(self.claim(&id, serial));
+        }
+    }
+
     /// A session, or all of them, may have another agent from now on, which may send the same requests with the same
     /// ids.
     pub(crate) fn renew(&self, session: Option<&str>) {

@@ -284,7 +284,8 @@ impl Connection {
 
     /// Ends the connection, by a deadline. If the agent ends with it, so do its sessions.
     ///
-    /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever.
+    /// Open agent requests first get the response "cancelled", because an agent that continues would wait forever. On a
+    /// shared endpoint, requests to which another process responds do not.
     pub(super) async fn close(&self, deadline: Instant) {
         // All of it has one deadline: neither an undeliverable response nor a busy event loop delays the end. If the
         // agent has already ended, that end is published first.
@@ -303,6 +304,10 @@ impl Connection {
         self.shared.stop_requested.store(true, Ordering::Release);
         // Requests of other clients are released first; the rest is cancelled.
         self.shared.unclaimed.close();
+        if self.shared.is_shared {
+            let is_left = |session: Option<&str>| session.is_some_and(|id| self.hub.leaves_requests(id));
+            self.wire.control().ignore_agent_requests_where(is_left);
+        }
         // So is everything on an endpoint that another process uses.
         let left = self.is_left.load(Ordering::Acquire);
         let ownership = self.ownership();

@@ -56,6 +56,11 @@ pub(crate) trait LogSink: fmt::Debug + Send + Sync {
     fn moved(&self, from: &str, to: &str) {
         let _ = (from, to);
     }
+    /// Whether another process responds to the agent requests of a session after this connection has ended.
+    fn leaves_requests(&self, session: &str) -> bool {
+        let _ = session;
+        false
+    }
     /// Whether anything reads what is pushed.
     fn is_read(&self) -> bool;
     /// No more entries follow.
@@ -145,6 +150,11 @@ impl Hub {
     /// The response to this request came without proof that everything before it on the stream had arrived.
     pub(super) fn unordered(&self, request_id: &str) {
         self.lock().logs.iter().for_each(|log| log.unordered(request_id));
+    }
+
+    /// Whether another process responds to the agent requests of a session after this connection has ended.
+    pub(super) fn leaves_requests(&self, session: &str) -> bool {
+        self.lock().logs.iter().any(|log| log.leaves_requests(session))
     }
 
     /// Which incarnation of the server's stream is read.

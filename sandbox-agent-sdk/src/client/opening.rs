@@ -20,6 +20,13 @@ use crate::session::SessionMetadata;
 use crate::turns::TurnState;
 use crate::{Error, NewSession, OpenSession, ServerKind, Update, UpdateKind};
 
+/// The call that opened a session of the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenedBy {
+    Resume,
+    Load,
+}
+
 /// Whether other clients of a shared endpoint may run a turn in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
@@ -146,15 +153,17 @@ impl SandboxAgentClient {
         session_id: impl Into<String>,
         open: OpenSession,
     ) -> BoxFuture<'static, Result<Session, Error>> {
-        self.resume_in(session_id.into(), open.new, Others::MayHaveATurn)
+        let resuming = self.resume_in(session_id.into(), open.new, Others::MayHaveATurn);
+        Box::pin(async move { Ok(resuming.await?.0) })
     }
 
+    /// Resumes a session, or loads it if the agent can only do that. Returns which of them it was.
     pub(crate) fn resume_in(
         &self,
         id: String,
         new: NewSession,
         others: Others,
-    ) -> BoxFuture<'static, Result<Session, Error>> {
+    ) -> BoxFuture<'static, Result<(Session, OpenedBy), Error>> {
         let client = self.clone();
         Box::pin(async move {
             new.check()?;
@@ -172,7 +181,7 @@ impl SandboxAgentClient {
         id: &str,
         new: &NewSession,
         others: Others,
-    ) -> Result<Session, Error> {
+    ) -> Result<(Session, OpenedBy), Error> {
         let capabilities = connection.capabilities();
         let can =
             |what: fn(&crate::connection::Capabilities) -> bool| capabilities.as_deref().is_some_and(what);
@@ -181,12 +190,17 @@ impl SandboxAgentClient {
         let alone = connection.kind() != ServerKind::Shared || others == Others::HaveNoTurn;
         // Reports about the session before the response are old, especially its end.
         let options = RequestOptions::new().ordered(true).replays(idle && alone);
-        match self.reopen(connection, RESUME, id, new, options).await {
-            Err(Error::Unsupported { .. }) if loads => self.load(connection, id, new).await,
+        let resumed = self.reopen(connection, RESUME, id, new, options).await;
+        let is_refused = match &resumed {
+            Err(Error::Unsupported { .. }) => true,
             // An agent that does not advertise resuming may refuse it with any error; only "method not found" is
             // remembered.
-            Err(Error::Rpc { .. }) if loads && !resumes => self.load(connection, id, new).await,
-            resumed => resumed,
+            Err(Error::Rpc { .. }) => !resumes,
+            _ => false,
+        };
+        match is_refused && loads {
+            true => Ok((self.load(connection, id, new).await?, OpenedBy::Load)),
+            false => Ok((resumed?, OpenedBy::Resume)),
         }
     }
 

@@ -186,8 +186,8 @@ impl RequestRouter {
         self.decisions.decide(request, responder);
     }
 
-    /// Runs the handlers of a request until they respond or the agent withdraws it. If the response cannot be delivered,
-    /// the handlers release what they created for it.
+    /// Runs the handlers of a request until they respond or leave it to another client, or the agent withdraws it. If the
+    /// response cannot be delivered, the handlers release what they created for it.
     fn work(
         &mut self,
         request: AgentRequest,
@@ -196,12 +196,18 @@ impl RequestRouter {
         guards: Guards,
     ) {
         let (method, session) = (request.method().to_owned(), request.session_id().map(str::to_owned));
+        let leaving = request.leaving();
         let response = request.dispatch(handlers.clone());
         self.tasks.spawn(async move {
             let _guards = guards;
             let response = tokio::select! {
                 biased;
                 () = responder.closed() => return,
+                () = leaving.left() => {
+                    // If the agent no longer waits, there is nothing to leave.
+                    let _ = responder.ignore();
+                    return;
+                }
                 response = response => response,
             };
             // The connection reports whether it was delivered.

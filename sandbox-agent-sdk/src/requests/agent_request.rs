@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 
 use super::params::Params;
 use crate::error::RpcError;
@@ -78,6 +79,23 @@ pub struct AgentRequest {
     session_id: Option<Arc<str>>,
     params: Arc<Params>,
     next: Next,
+    leaving: Leaving,
+}
+
+/// Leaves a request to another client of its endpoint: this client sends no response.
+#[derive(Clone, Default)]
+pub(crate) struct Leaving(Arc<Notify>);
+
+impl Leaving {
+    /// Closes the request without a response, and drops its handlers.
+    pub(crate) fn leave(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until the request is left. It has one caller.
+    pub(crate) async fn left(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// Where a request goes if its handler forwards it.
@@ -106,7 +124,12 @@ impl AgentRequest {
         fallback: Arc<dyn Fallback>,
     ) -> Self {
         let next = Next { handlers: Arc::new([]), index: 0, fallback };
-        Self { method, session_id, params, next }
+        Self { method, session_id, params, next, leaving: Leaving::default() }
+    }
+
+    /// Returns what leaves the request to another client.
+    pub(crate) fn leaving(&self) -> Leaving {
+        self.leaving.clone()
     }
 
     /// Returns the id of the request, unique among the open requests of a connection.
@@ -142,12 +165,12 @@ impl AgentRequest {
     /// Use it, for example, in a handler that stores responses: it forwards the request, stores the response, and
     /// returns it.
     pub fn forward(self) -> BoxFuture<'static, Response> {
-        let Self { method, session_id, params, next } = self;
+        let Self { method, session_id, params, next, leaving } = self;
         let Next { handlers, index, fallback } = next;
         match handlers.get(index).cloned() {
             Some(handler) => {
                 let next = Next { handlers, index: index + 1, fallback };
-                guarded(&*handler, Self { method, session_id, params, next })
+                guarded(&*handler, Self { method, session_id, params, next, leaving })
             }
             None => fallback.respond(method, session_id, params),
         }

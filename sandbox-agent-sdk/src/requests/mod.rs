@@ -20,7 +20,7 @@
 //! [`Turn::next_event`](crate::Turn::next_event) or with [`Events::deciding`](crate::Events::deciding). Without
 //! any of these the request is rejected, and one warning per session is logged. A timeout never allows a
 //! request. When the turn is cancelled, the agent ends, or the client disconnects, all open requests are
-//! cancelled. After a reconnect, a request that was already decided does not appear again.
+//! cancelled, except those of stored sessions on a shared endpoint: a disconnect leaves these to the next owner. After a reconnect, a request that was already decided does not appear again.
 //!
 //! On a shared endpoint a request is addressed to this client only while this client has a pending call for the same
 //! session. Every other request arrives as [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).
@@ -44,7 +44,7 @@ mod reply;
 mod unclaimed;
 
 pub use agent_request::{AgentRequest, Registration, RequestHandler, Requests, Response};
-pub(crate) use agent_request::{ConnectionHandlers, Fallback};
+pub(crate) use agent_request::{ConnectionHandlers, Fallback, Leaving};
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub(crate) use handler::PermissionHandler;
 pub use handler::{DecidedBy, PermissionDecided};

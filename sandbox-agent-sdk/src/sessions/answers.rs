@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::calls::FIRST_WAIT;
+use super::calls::{FIRST_WAIT, LAST_WAIT};
 use super::entry::{Entry, is_stored, rpc_id_of};
 use super::feed::Mailbox;
 use super::shared::Shared;
@@ -17,7 +17,7 @@ use super::store::{Append, Appended, EventQuery, Fence, StoreError, StoredEventK
 use super::tracker::{Command, View};
 use super::unique::unique_id;
 use crate::error::RpcError;
-use crate::requests::{AgentRequest, RequestHandler, Response};
+use crate::requests::{AgentRequest, Leaving, RequestHandler, Response};
 use crate::sessions::UserAction;
 
 /// Stores agent requests of stored sessions: the responses to permission requests and questions before they are sent, and
@@ -70,10 +70,15 @@ fn decide(
         payload["toolCallId"] = tool_call.clone();
     }
     let rpc_id = rpc_id_of(request.id());
+    let leaving = request.leaving();
     // It is published now, in order between the updates.
     let response = request.forward();
     Box::pin(async move {
-        let response = response.await;
+        let response = tokio::select! {
+            biased;
+            response = response => response,
+            () = is_left(&shared, &inbox, turn_id.as_deref()) => return leave(&leaving).await,
+        };
         match &response {
             Ok(result) => payload["result"] = result.clone(),
             Err(error) => payload["error"] = json!({"code": error.code, "message": error.message}),
@@ -89,17 +94,65 @@ fn decide(
         }
         let (stored, is_stored) = oneshot::channel();
         inbox.note(Command::Answered { answer: Box::new(answer), stored });
-        // A tracker that has ended stores nothing. The agent gets the response, unless another process owns the session
-        // and has the request decided.
-        let is_owned = is_stored.await.unwrap_or(false);
-        match shared.upgrade() {
-            Some(shared) if !is_owned && shared.is_left_to_another_process(inbox.session()).await => {
-                drop(shared);
-                pending().await
+        match is_stored.await {
+            Ok(true) => response,
+            Ok(false) => {
+                let what = "the response could not be stored";
+                Err(RpcError::new(RpcError::INTERNAL_ERROR, what))
             }
-            _ => response,
+            // This process does not own the session.
+            Err(_) if continues(&shared, inbox.session()).await => leave(&leaving).await,
+            Err(_) => response,
         }
     })
+}
+
+/// Leaves a request to the process that has begun with it or owns the session: this process sends no response.
+async fn leave(leaving: &Leaving) -> Response {
+    leaving.leave();
+    // The connection drops the handler.
+    pending().await
+}
+
+/// Waits until the application need not decide a request any more: its turn has ended, or this process does not own its
+/// session, and the next owner has it decided.
+async fn is_left(shared: &Weak<Shared>, inbox: &Mailbox, turn: Option<&str>) {
+    let is_over = |view: &View| {
+        let Some(turn) = turn.filter(|turn| view.turn.as_deref() != Some(turn)) else { return false };
+        // The tracker may not show the turn yet.
+        shared
+            .upgrade()
+            .is_some_and(|shared| !shared.feed.is_running(turn) && !shared.feed.is_claiming(inbox))
+    };
+    let handle = shared.upgrade().and_then(|shared| shared.tracked(inbox.session()));
+    if let Some(mut handle) = handle {
+        // While the session is being created or acquired, no process owns it. A tracker that has ended owns none.
+        let is_owned = handle.view.wait_for(|view| view.fence.is_some()).await.is_ok();
+        let left = handle.view.wait_for(|view| view.fence.is_none() || is_over(view)).await;
+        let is_over = is_owned && left.is_ok_and(|view| view.fence.is_some());
+        if is_over {
+            return;
+        }
+    }
+    if !continues(shared, inbox.session()).await {
+        pending().await
+    }
+}
+
+/// Whether a session has an owner, or will have one, that has its requests decided: it was not deleted, and its status is
+/// not final. Waits for the store.
+async fn continues(shared: &Weak<Shared>, id: &str) -> bool {
+    let mut wait = FIRST_WAIT;
+    loop {
+        // Without a store, nothing has the requests decided but the application.
+        let Some(shared) = shared.upgrade() else { return false };
+        if let Ok(record) = shared.in_time(shared.store.get(id)).await {
+            return record.is_some_and(|record| !record.status.is_terminal());
+        }
+        drop(shared);
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LAST_WAIT);
+    }
 }
 
 /// Has any other request served, if this process is the first that begins with it and owns the session. `at` is the
@@ -110,11 +163,11 @@ async fn serve(
     (turn, at): (Option<String>, Option<Fence>),
     request: AgentRequest,
 ) -> Response {
-    let rpc_id = rpc_id_of(request.id());
+    let (rpc_id, leaving) = (rpc_id_of(request.id()), request.leaving());
     match begin(&shared, &inbox, (turn.as_deref(), at), &rpc_id, request.method()).await {
         Ok(true) => {}
         // It belongs to the process that has begun with it or owns the session. This process sends no response.
-        Ok(false) => return pending().await,
+        Ok(false) => return leave(&leaving).await,
         Err(error) => {
             let what = format!("the request was not executed: {error}");
             return Err(RpcError::new(RpcError::INTERNAL_ERROR, what));

@@ -14,7 +14,7 @@ use crate::client::deadline::deadline_after;
 
 /// The first and the longest pause before a failed store call is retried.
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LAST_WAIT: Duration = Duration::from_secs(2);
+pub(super) const LAST_WAIT: Duration = Duration::from_secs(2);
 /// The minimum timeout of one attempt.
 const SHORTEST: Duration = Duration::from_millis(500);
 
@@ -77,16 +77,6 @@ impl Shared {
                 Some(next) => query = query.after(next),
                 None => return Ok(found),
             }
-        }
-    }
-
-    /// Whether another process owns a session, or nobody does and the next owner continues it. If the store does not say
-    /// so, this process may act for it.
-    pub(super) async fn is_left_to_another_process(&self, id: &str) -> bool {
-        let Some(record) = self.in_time(self.store.get(id)).await.ok().flatten() else { return false };
-        match &record.owner {
-            Some(owner) => *owner != self.owner,
-            None => record.status.accepts_input(),
         }
     }
 

@@ -247,11 +247,19 @@ impl StoredSession {
 
     /// Cancels the running turn and archives the session, for a user's action "cancel session".
     ///
+    /// The session is archived even if its turn cannot be cancelled.
+    ///
     /// # Errors
-    /// [`Error::NotAllowed`] if the session is not active, and the errors of [`cancel`](Self::cancel).
+    /// [`Error::NotAllowed`] if the session is not active, and the errors of [`StoredClient::archive`]: then the session
+    /// is not archived. The errors of [`cancel`](Self::cancel), for example [`Error::Timeout`] if the turn does not stop:
+    /// then the session is archived, and its turn may still be running.
     pub async fn cancel_session(&self) -> Result<SessionRecord, Error> {
-        self.cancel().await?;
-        self.client.transition(&self.id, StatusEvent::Cancel).await
+        let cancelled = self.cancel().await;
+        if let Err(error @ Error::NotAllowed { .. }) = cancelled {
+            return Err(error);
+        }
+        let archived = self.client.transition(&self.id, StatusEvent::Cancel).await?;
+        cancelled.map(|()| archived)
     }
 
     /// Releases the session for another process. On a shared endpoint the agent continues, including a running turn. Its

@@ -53,6 +53,8 @@ pub(super) struct Shared {
     pub(super) stream: Mutex<Option<KnownStream>>,
     /// Held while the incarnation of a stream is determined, so that all sessions get the same one.
     pub(super) raising: tokio::sync::Mutex<()>,
+    /// Guards the endpoint that was left to another process when this one disconnected; held for a look-up or a change.
+    left_endpoint: Mutex<Option<String>>,
 }
 
 /// The followers of each session, by its id.
@@ -144,6 +146,7 @@ impl Shared {
             losses: Mutex::default(),
             stream: Mutex::default(),
             raising: tokio::sync::Mutex::default(),
+            left_endpoint: Mutex::default(),
         });
         let (feed, reporting) = (Arc::clone(&shared.feed), Arc::downgrade(&shared));
         // Without a runtime nothing happens that could be lost.
@@ -283,6 +286,11 @@ impl Shared {
         path.starts_with(&format!("{}/", crate::client::ENDPOINTS)).then_some(path)
     }
 
+    /// Whether the agent on an endpoint continues after this connection to it has ended: other processes use the endpoint.
+    pub(super) fn outlives_connection(&self, endpoint: &str) -> bool {
+        self.path_of(endpoint).is_none() || lock(&self.left_endpoint).as_deref() == Some(endpoint)
+    }
+
     /// Whether an endpoint is in use, according to the stored sessions.
     pub(super) async fn is_in_use(&self, endpoint: &str, by: UsedBy<'_>) -> Result<bool, StoreError> {
         let uses = |record: &SessionRecord| match by {
@@ -322,6 +330,7 @@ impl Shared {
         // If the store does not say so, the next owner that finds the endpoint ends it.
         let is_used = !matches!(tokio::time::timeout_at(until, using).await, Ok(Ok(false)));
         connection.is_left.store(is_used, Ordering::Release);
+        *lock(&self.left_endpoint) = is_used.then_some(endpoint);
         is_used
     }
 

@@ -59,7 +59,8 @@ pub(super) enum Command {
     /// An agent request has a response, which is sent after it is stored.
     Answered {
         answer: Box<Entry>,
-        /// Receives whether this process owns the session.
+        /// Receives whether it is stored, or `false` if the store refuses it. Dropped if this process does not own the
+        /// session.
         stored: oneshot::Sender<bool>,
     },
     /// The application waits for the end of a turn, which is before this.
@@ -130,10 +131,29 @@ pub(super) struct Tracker {
     lost_at: Option<(u64, u64)>,
     /// The ends of turns and agent requests that could not be stored. The next append contains them.
     unstored_ends: Vec<NewEvent>,
+    /// The responses to agent requests that are not stored yet. The next append contains them.
+    unstored_answers: Vec<Answer>,
+    /// When to append them again.
+    answers_due: Option<Instant>,
     /// Whether the last append failed because the store did not take it in time.
     is_failing: bool,
     /// Why events of the turn could not be stored.
     not_stored: Option<StoreError>,
+}
+
+/// A response to an agent request.
+struct Answer {
+    event: NewEvent,
+    /// Receives whether it is stored. `None` if the response was sent before.
+    stored: Option<oneshot::Sender<bool>>,
+}
+
+impl Answer {
+    /// Reports whether it is stored.
+    fn settle(self, is_stored: bool) {
+        // The handler may have been dropped.
+        let _ = self.stored.map(|stored| stored.send(is_stored));
+    }
 }
 
 impl Tracker {
@@ -154,6 +174,8 @@ impl Tracker {
             lost_at: None,
             is_failing: false,
             unstored_ends: Vec::new(),
+            unstored_answers: Vec::new(),
+            answers_due: None,
             not_stored: None,
         };
         (tracker, handle)
@@ -170,6 +192,7 @@ impl Tracker {
                 Some(true) => self.handle_next().await,
                 Some(false) => break,
                 None => {
+                    self.retry_answers().await;
                     self.give_up_foreign_turn().await;
                     self.settle_unused().await;
                 }
@@ -200,9 +223,10 @@ impl Tracker {
         let owned = self.owned.as_ref()?;
         let options = &self.shared.options;
         let unconfirmed = owned.foreign.as_ref().and_then(|foreign| foreign.unconfirmed.as_ref());
-        unconfirmed
+        let wakes_at = unconfirmed
             .and_then(Unconfirmed::wakes_at)
-            .or_else(|| Some(owned.gone_since? + options.ended_timeout))
+            .or_else(|| Some(owned.gone_since? + options.ended_timeout));
+        wakes_at.into_iter().chain(self.answers_due).min()
     }
 
     /// Whether nothing is to be stored of the session: another process owns it, or there is none, or it was gone for long
@@ -213,9 +237,14 @@ impl Tracker {
             |owned: &Owned| owned.ended_at.is_some() || owned.unfollowing == Unfollowing::Stored;
         self.lost == 0
             && match &self.owned {
-                Some(owned) => self.unstored_ends.is_empty() && self.is_unused() && is_accounted(owned),
+                Some(owned) => !self.has_unstored() && self.is_unused() && is_accounted(owned),
                 None => true,
             }
+    }
+
+    /// Whether ends or responses wait for the next append.
+    fn has_unstored(&self) -> bool {
+        !(self.unstored_ends.is_empty() && self.unstored_answers.is_empty())
     }
 
     /// Whether the agent does not have the session any more, for long enough that no details of its end are expected.
@@ -294,6 +323,8 @@ impl Tracker {
             self.lost = 0;
         }
         self.unstored_ends.clear();
+        self.unstored_answers.clear();
+        self.answers_due = None;
         self.shared.feed.unroute(&self.inbox, None);
         self.shared.feed.settle(self.lost_at.take());
     }

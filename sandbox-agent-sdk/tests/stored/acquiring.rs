@@ -155,6 +155,23 @@ async fn resuming_comes_first_and_loading_where_that_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn an_agent_that_cannot_resume_and_loads_nothing_has_forgotten_everything() {
+    for kind in KINDS {
+        let script = agent(Ability::Both).history(|_| Vec::new());
+        let script = script.on_request(|method, _| (method == "session/resume").then(|| refusal(-32601)));
+        let world = World::new(kind, script).await;
+        let (_client, sessions) = world.program().await;
+        let session = within(sessions.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        ask(&session, "one").await;
+        sessions.flush().await.unwrap();
+        let (_client, sessions) = world.program().await;
+        let restored = within(sessions.session("mine").resume()).await.unwrap().unwrap();
+        assert_eq!(restored.by, RestoredBy::Load, "{kind}");
+        assert_eq!((restored.unknown_prompts, restored.unknown_answers), (Some(1), Some(1)), "{kind}");
+    }
+}
+
 /// A server with two agents, of which the client asks for the first.
 async fn two_agents(first: Ability, second: Ability) -> World {
     // An agent refuses what it does not say it can.

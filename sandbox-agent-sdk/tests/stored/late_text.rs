@@ -1,15 +1,17 @@
 //! Text that arrives late is not stored with the turn that runs then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mock_server::{MockServer, Script, Step};
-use sandbox_agent_sdk::sessions::{StoredEvent, StoredEventKind};
+use sandbox_agent_sdk::sessions::{SessionStore as _, StoredEvent, StoredEventKind};
 use sandbox_agent_sdk::{Event, NewSession, ServerKind};
 use serde_json::{Value, json};
 
 use crate::gated::Gated;
 use crate::support::{LIMIT, event, within};
-use crate::world::{World, options, stored};
+use crate::world::{Ability, World, agent, ask, ends, options, stored};
 
 fn say(server: &MockServer, session: &str, message: &str, text: &str) {
     let content = json!({"type": "text", "text": text});
@@ -86,4 +88,32 @@ async fn text_that_arrives_while_a_prompt_is_stored_is_not_of_its_turn() {
     sessions.flush().await.unwrap();
     let kept = stored(&*store, "mine").await;
     assert_eq!(turns_of_texts(&kept), [("early", None), ("first", Some(0))]);
+}
+
+#[tokio::test]
+async fn text_of_two_turns_whose_ends_are_not_stored_is_stored_with_its_own_turn() {
+    let world = World::new(ServerKind::Shared, agent(Ability::Resume)).await;
+    let store = Gated::new(world.store().await);
+    let first = options(&world.server, world.kind).shared_store(store.clone());
+    let first = first.stored(|options| options.retry_for(Duration::from_millis(200))).build().unwrap();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    // Nothing is stored but the prompts.
+    store.refusing.store(true, Ordering::SeqCst);
+    ask(&session, "one").await;
+    ask(&session, "two").await;
+    // It ends without releasing anything.
+    drop((session, first));
+    assert_eq!(store.open("mine").await.unwrap().turns.len(), 2);
+
+    let (_client, second) = world.program().await;
+    within(second.resume("mine")).await.unwrap();
+    second.flush().await.unwrap();
+    let kept = stored(&**second.store(), "mine").await;
+    let texts = [("re: one; ", 0), ("about one", 0), ("re: two; ", 1), ("about two", 1)];
+    assert_eq!(turns_of_texts(&kept), texts.map(|(text, turn)| (text, Some(turn))));
+    let turns =
+        kept.iter().filter(|event| event.kind == StoredEventKind::Prompt).map(|prompt| &prompt.turn_id);
+    let ends = ends(&kept);
+    assert!(turns.eq(ends.iter().map(|end| &end.turn_id)), "{ends:#?}");
+    assert!(ends.iter().all(|end| end.turn_end().unwrap().stop_reason.is_some()), "{ends:#?}");
 }

@@ -459,6 +459,21 @@ async fn a_program_that_disconnects_from_an_agent_that_sleeps_stays_disconnected
 }
 
 #[tokio::test]
+async fn a_session_whose_turn_cannot_be_cancelled_is_archived_and_the_error_is_returned() {
+    for kind in KINDS {
+        let steps = vec![Step::Say("begun".into()), Step::WaitForCancel];
+        let world = World::new(kind, Script::steps(steps)).await;
+        let client = world.options().await.cancel_timeout(Duration::from_millis(300)).build().unwrap();
+        let session = within(client.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let _turn = within(session.prompt("go")).await.unwrap();
+        world.server.inject(Fault::post_status(503).on_method("session/cancel"));
+        let error = within(session.cancel_session()).await.unwrap_err();
+        assert!(error.is_timeout(), "{kind}: {error:?}");
+        assert_eq!(session.record().await.unwrap().status, SessionStatus::Archived, "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn a_shutdown_leaves_sessions_alone_that_are_not_active() {
     for status in [SessionStatus::Suspended, SessionStatus::Archived, SessionStatus::Error] {
         let world = World::new(KINDS[0], agent(Ability::Resume)).await;

@@ -60,6 +60,10 @@ impl LogSink for Feed {
         if self.holds { self.lock().latest_hold(session) } else { None }
     }
 
+    fn leaves_requests(&self, session: &str) -> bool {
+        self.lock().is_stored(session)
+    }
+
     fn is_read(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }

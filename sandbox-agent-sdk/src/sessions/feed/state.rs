@@ -104,6 +104,14 @@ impl State {
         self.turns.get(agent_session).map(|turn| turn.id.clone())
     }
 
+    /// Whether an agent's session is that of a stored session, or was when its turn began.
+    pub(super) fn is_stored(&self, agent_session: &str) -> bool {
+        self.routes.contains_key(agent_session)
+            || self.turns.contains_key(agent_session)
+            || self.claimed.contains_key(agent_session)
+            || self.candidates.contains_key(agent_session)
+    }
+
     /// A turn of this process runs in an agent's session.
     pub(super) fn put_turn(&mut self, agent_session: &str, turn: RunningTurn) {
         self.take_turn(agent_session);

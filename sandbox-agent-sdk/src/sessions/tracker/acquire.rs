@@ -133,6 +133,8 @@ impl Tracker {
         if !was_live {
             self.lose_ownership();
         }
+        // A response that is still not stored will never be: the epoch has changed. Its request is decided again.
+        self.unstored_answers.retain(|answer| answer.stored.is_none());
         let is_numbered = can.server != ServerKind::ConnectionId;
         let is_here = record.endpoint.as_ref() == Some(&endpoint);
         let mut owned = Owned::new(&record, record.endpoint.clone().unwrap_or_default(), is_numbered);

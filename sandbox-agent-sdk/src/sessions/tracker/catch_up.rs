@@ -16,8 +16,8 @@ use crate::sessions::entry::{Entry, is_of_a_turn, rpc_id_of, text_of_rpc_id};
 use crate::sessions::feed::{Moment, Offers};
 use crate::sessions::scan::{Scan, Wanted};
 use crate::sessions::store::{
-    AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, RecordPatch, SessionRecord,
-    StoredEventKind, StreamPosition,
+    AgentSession, Append, Change, EventQuery, NewEvent, OpenEvents, OpenTurn as StoredTurn, RecordPatch,
+    SessionRecord, StoredEventKind, StreamPosition,
 };
 use crate::stream::{StreamPosition as Position, StreamReader};
 use crate::termination::EndReason;
@@ -327,12 +327,7 @@ impl Tracker {
     ) -> Result<Scan, Error> {
         let behind = Position::new(0, position.offset, position.fingerprint.0);
         // Agent requests without a response are received again from the beginning of their turn.
-        let begun: Vec<Option<Position>> = open
-            .turns
-            .iter()
-            .map(|turn| turn.resent.as_ref().unwrap_or(&turn.prompt).payload.get("at").cloned())
-            .map(|at| serde_json::from_value(at?).ok())
-            .collect();
+        let begun: Vec<Option<Position>> = open.turns.iter().map(begun_at).collect();
         let from = if open.is_empty() { behind } else { beginning_of(&begun, position) };
         let begun = begun.last().copied().flatten();
         let ids = open.turns.iter().flat_map(|turn| &turn.rpc_ids);
@@ -417,7 +412,7 @@ impl Tracker {
         let Some(owned) = &self.owned else { return Err(Error::NotConnected) };
         let mut append = Append::to(&self.id).fence(owned.fence);
         append.events = std::mem::take(&mut caught_up.events);
-        append.events.extend(self.unstored_ends.iter().cloned());
+        append.events.extend(self.unstored());
         append.patch = std::mem::take(&mut caught_up.patch);
         if !owned.is_numbered {
             append.events.extend(self.lost_mark());
@@ -434,10 +429,16 @@ impl Tracker {
         }
         appended?;
         self.lost = 0;
-        self.unstored_ends.clear();
+        self.stored_all(&[]);
         self.shared.feed.settle(self.lost_at.take());
         Ok(append.patch.status.is_some())
     }
+}
+
+/// The position of the stream when the prompt of a turn was about to be sent, as its process numbered it.
+pub(super) fn begun_at(turn: &StoredTurn) -> Option<Position> {
+    let prompt = turn.resent.as_ref().unwrap_or(&turn.prompt);
+    serde_json::from_value(prompt.payload.get("at")?.clone()).ok()
 }
 
 /// The position from which the stream has all of these turns, which began at these positions, and what is not stored. A

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::acquire::{Ways, Wish};
 use super::catch_up::CaughtUp;
 use super::{ForeignLink, Replay, Tracker};
-use crate::client::opening::Others;
+use crate::client::opening::{OpenedBy, Others};
 use crate::event::{Restored, RestoredBy};
 use crate::sessions::compare::Unknown;
 use crate::sessions::entry::Entry;
@@ -368,11 +368,11 @@ async fn resume_or_load(
     let others = if may_run { Others::MayHaveATurn } else { Others::HaveNoTurn };
     if ways.resume {
         match client.resume_in(agent_session.to_owned(), new.clone(), others).await {
-            // If the agent cannot resume, the session was loaded; some agents replay the history even on a resume.
-            Ok(session) if !session.history().is_empty() => {
+            // Some agents replay the history even on a resume.
+            Ok((session, by)) if by == OpenedBy::Load || !session.history().is_empty() => {
                 return Ok(Some(Reopened { session, by: RestoredBy::Load }));
             }
-            Ok(session) => return Ok(Some(Reopened { session, by: RestoredBy::Resume })),
+            Ok((session, _)) => return Ok(Some(Reopened { session, by: RestoredBy::Resume })),
             Err(error) if is_refusal(&error) => {
                 tracing::debug!(error = %crate::convert::text::OneLine(&error), "the session cannot be resumed")
             }

@@ -1,11 +1,20 @@
 //! Sorting the entries that were read from a stream.                                                             (pure)
 
-use super::catch_up::{CaughtUp, Running};
+use super::catch_up::{CaughtUp, Running, begun_at};
 use super::{OpenTurn, TurnEnd, ended_by, interrupted};
 use crate::sessions::entry::{Entry, text_of_rpc_id};
 use crate::sessions::scan::Scan;
-use crate::sessions::store::{NewEvent, OpenEvents, StoredEventKind, StreamPosition};
+use crate::sessions::store::{NewEvent, OpenEvents, OpenTurn as StoredTurn, StoredEventKind, StreamPosition};
+use crate::stream::StreamPosition as Position;
 use crate::thread::ResultRules;
+
+/// Where the entries of a turn lie among those that were read.
+struct Span {
+    /// The position of the stream when its prompt was about to be sent, if that is known.
+    begun: Option<Position>,
+    /// How many entries precede the response to its prompt, if that was found.
+    responded: Option<usize>,
+}
 
 /// Sorts the scanned entries: what to store, which turns ended, and which turn runs.
 pub(super) fn sort(
@@ -21,20 +30,25 @@ pub(super) fn sort(
     let entries = if is_same { entries } else { Vec::new() };
     let has_ended = had_ended || entries.iter().any(|entry| entry.kind == StoredEventKind::Ended);
     let is_reported = entries.iter().any(|entry| entry.kind == StoredEventKind::Update);
-    let is_heard = entries.iter().rev().take_while(|entry| !entry.is_loss()).any(Entry::is_of_a_turn);
     let has_losses = entries.iter().any(Entry::is_loss);
-    // The turn that these reports belong to.
-    let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn);
-    let turn = turns.clone().next_back().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
-    if turn.is_some() {
-        turns.next_back();
-    }
+    let turns: Vec<_> = open.turns.iter().filter(|turn| turn.prompt.turn_id.as_deref() != own_turn).collect();
+    // An earlier turn no longer runs. Its end could not be stored, or was not observed.
+    let turn = turns.last().copied().filter(|turn| turn.prompt.turn_id.as_deref() == newest);
     let turn_id = turn.and_then(|turn| turn.prompt.turn_id.clone());
     let ids: Vec<String> = turn.iter().flat_map(|turn| &turn.rpc_ids).map(|id| text_of_rpc_id(id)).collect();
-    let response_to = |turn: &crate::sessions::store::OpenTurn| {
+    let response_to = |turn: &StoredTurn| {
         turn.rpc_ids.iter().rev().find_map(|id| responses.get(&text_of_rpc_id(id))).filter(|_| is_same)
     };
-    let response = turn.and_then(response_to);
+    let span = |turn: &&StoredTurn| Span {
+        begun: begun_at(turn).filter(|begun| begun.incarnation == position.incarnation),
+        responded: response_to(turn).map(|(before, _)| *before),
+    };
+    // If the newest turn has ended in the store, or is of this process, no entry is of an earlier one.
+    let spans: Vec<Span> = turns.iter().filter(|_| turn.is_some()).map(span).collect();
+    let turns_of = turns_of(&entries, &spans, position.offset);
+    let newest_of = spans.len().checked_sub(1);
+    let since_loss = entries.iter().zip(&turns_of).rev().take_while(|(entry, _)| !entry.is_loss());
+    let is_heard = since_loss.into_iter().any(|(entry, of)| *of == newest_of && entry.is_of_a_turn());
     let mut events = Vec::new();
     let is_missing = !is_same && (turn.is_some() || !was_seen);
     if is_missing || is_ambiguous && is_same && is_reported {
@@ -42,42 +56,40 @@ pub(super) fn sort(
         let gap = Entry::gap(Some(position.offset + 1), to);
         events.push(gap.into_event(incarnation, turn_id.as_deref()));
     }
-    let cut = response.map_or(usize::MAX, |(before, _)| *before);
-    let mut end_of_turn = response.map(|(_, response)| ended_by(response, rules));
+    let response = turn.and_then(response_to);
+    let end_of_turn = response.map(|(_, response)| ended_by(response, rules));
     let mut patch = end_of_turn.as_ref().map(TurnEnd::status_patch).unwrap_or_default();
-    for (n, entry) in entries.into_iter().enumerate() {
-        if n == cut {
-            events.extend(end_event(&turn_id, end_of_turn.take(), incarnation));
-        }
+    let ended_before = |n: usize| {
+        let ended = turns.iter().filter_map(|turn| Some((turn, response_to(turn)?)));
+        let ended = ended.filter(move |(_, (before, _))| *before == n);
+        ended.filter_map(|(turn, (_, response))| {
+            end_event(&turn.prompt.turn_id, Some(ended_by(response, rules)), incarnation)
+        })
+    };
+    let count = entries.len();
+    for (n, (entry, of)) in entries.into_iter().zip(turns_of).enumerate() {
+        events.extend(ended_before(n));
         if is_ambiguous && entry.kind == StoredEventKind::Update {
             continue;
         }
         entry.patch(&mut patch);
-        let turn = turn_id.as_deref().filter(|_| n < cut);
+        let turn = of.and_then(|of| turns[of].prompt.turn_id.as_deref());
         events.push(entry.into_event(incarnation, turn));
     }
-    events.extend(end_event(&turn_id, end_of_turn, incarnation));
-    let running = match (turn, response) {
-        (None, _) | (_, Some(_)) => None,
-        (Some(turn), None) if is_same && !has_ended => {
-            let turn = OpenTurn {
-                turn_id: turn_id.clone().unwrap_or_default(),
-                prompt: turn.prompt.payload["prompt"].clone(),
-                since: turn.prompt.recorded_at,
-            };
-            // Reports before a loss do not prove that the turn runs after it.
-            let is_heard = is_heard || was_heard && !has_losses;
-            Some(Running { turn, is_heard, is_confirmed: !may_miss_response, undecided: 0 })
-        }
-        (Some(_), None) => {
-            events.extend(end_event(&turn_id, Some(interrupted()), incarnation));
-            None
-        }
-    };
-    // An earlier turn no longer runs. Its end could not be stored, or was not observed.
-    for turn in turns {
-        let end = response_to(turn).map_or_else(interrupted, |(_, response)| ended_by(response, rules));
-        events.extend(end_event(&turn.prompt.turn_id, Some(end), incarnation));
+    events.extend(ended_before(count));
+    let running = turn.filter(|_| response.is_none() && is_same && !has_ended).map(|turn| {
+        let turn = OpenTurn {
+            turn_id: turn_id.clone().unwrap_or_default(),
+            prompt: turn.prompt.payload["prompt"].clone(),
+            since: turn.prompt.recorded_at,
+        };
+        // Reports before a loss do not prove that the turn runs after it.
+        let is_heard = is_heard || was_heard && !has_losses;
+        Running { turn, is_heard, is_confirmed: !may_miss_response, undecided: 0 }
+    });
+    let unended = turns.iter().filter(|turn| response_to(turn).is_none());
+    for turn in unended.filter(|turn| running.is_none() || turn.prompt.turn_id != turn_id) {
+        events.extend(end_event(&turn.prompt.turn_id, Some(interrupted()), incarnation));
     }
     let is_there = is_same && is_proven && !has_ended;
     let (reader, prompts) = (Some(reader), ids);
@@ -98,6 +110,23 @@ pub(super) fn sort(
         prompts,
         ..CaughtUp::default()
     }
+}
+
+/// The turn that each entry belongs to: the first one whose response does not precede the entry, unless a later one had
+/// begun. `behind` is the offset after which the entries lie.
+fn turns_of(entries: &[Entry], spans: &[Span], behind: u64) -> Vec<Option<usize>> {
+    let mut offset = behind;
+    let turn_of = |(n, entry): (usize, &Entry)| {
+        // A loss has no position, and stands behind the entry before it.
+        offset = entry.position.map_or(offset, |position| position.offset);
+        let follows = |span: &Span| span.begun.is_none_or(|begun| offset > begun.offset);
+        let has_begun = |span: &Span| span.begun.is_some() && follows(span);
+        let is_open = |span: &Span| span.responded.is_none_or(|responded| n < responded);
+        let mut open = (0..spans.len()).filter(|of| is_open(&spans[*of]));
+        let of = open.find(|of| !spans[of + 1..].iter().any(has_begun));
+        of.filter(|of| follows(&spans[*of]))
+    };
+    entries.iter().enumerate().map(turn_of).collect()
 }
 
 fn end_event(turn_id: &Option<String>, end: Option<TurnEnd>, incarnation: u64) -> Option<NewEvent> {

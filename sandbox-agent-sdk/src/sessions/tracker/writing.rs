@@ -8,10 +8,10 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Described, EndedTurn, Replay, Tracker, Trailing};
-use crate::Error;
+use super::{Answer, Described, EndedTurn, Replay, Tracker, Trailing};
 use crate::client::deadline::deadline_after;
 use crate::event::EventsLost;
+use crate::sessions::calls::LAST_WAIT;
 use crate::sessions::entry::Entry;
 use crate::sessions::failures::is_unknown_session;
 use crate::sessions::holder::Holder;
@@ -19,6 +19,7 @@ use crate::sessions::store::{
     Append, Change, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind,
     TurnEnd,
 };
+use crate::{Error, TurnOutcome};
 
 impl Tracker {
     /// Stores events of the session, if this process owns it.
@@ -123,6 +124,7 @@ impl Tracker {
         let marked: u64 =
             entries.iter().filter(is_mark).filter_map(|mark| mark.payload["count"].as_u64()).sum();
         let is_end = |kind: &StoredEventKind| *kind == StoredEventKind::TurnEnded;
+        let is_answer = |kind: &StoredEventKind| *kind == StoredEventKind::Answered;
         let is_lost = |entry: &&Entry| !is_mark(entry) && !is_end(&entry.kind);
         let count = entries.iter().filter(is_lost).count() as u64;
         let into_event = |mut entry: Entry| {
@@ -142,9 +144,10 @@ impl Tracker {
         append.scanned_to = self.scanned_to();
         let before = self.lost;
         append.events.extend(self.lost_mark());
-        append.events.extend(self.unstored_ends.iter().cloned());
+        append.events.extend(self.unstored());
         // The turns and requests that they close stay open until a later append stores them.
         let ends: Vec<_> = events.iter().filter(|event| is_end(&event.kind)).cloned().collect();
+        let answers: Vec<_> = events.iter().filter(|event| is_answer(&event.kind)).cloned().collect();
         let held: Vec<_> = events.iter().map(|event| event.key.clone()).zip(holders).collect();
         append.events.extend(events);
         let mut appended = self.append(append.clone()).await;
@@ -155,7 +158,7 @@ impl Tracker {
         match appended {
             Ok(refused) => {
                 self.lost -= before;
-                self.unstored_ends.clear();
+                self.stored_all(&refused);
                 let stored = held.iter().filter(|(key, _)| !refused.contains(key));
                 stored.filter_map(|(_, holder)| holder.as_ref()).for_each(|holder| holder.release());
                 if is_final {
@@ -166,19 +169,50 @@ impl Tracker {
             }
             Err(error) => {
                 self.lost += marked;
-                if error.may_be_done() {
-                    self.unstored_ends.extend(ends);
+                if !error.may_be_done() {
+                    self.give_up(count, error);
+                    // The store does not take the responses, if this process still owns the session.
+                    self.unstored_answers.drain(..).for_each(|answer| answer.settle(false));
+                    return false;
                 }
+                let count = count - answers.len() as u64;
+                self.unstored_ends.extend(ends);
+                let answers = answers.into_iter().map(|event| Answer { event, stored: None });
+                self.unstored_answers.extend(answers);
+                self.answers_due = (!self.unstored_answers.is_empty()).then(|| deadline_after(LAST_WAIT));
                 self.give_up(count, error);
                 false
             }
         }
     }
 
-    /// Stores the ends that could not be stored before: no other process knows them.
+    /// Stores the ends and responses that could not be stored before: no other process knows them.
     pub(in crate::sessions) async fn store_ends(&mut self) {
-        if !self.unstored_ends.is_empty() {
+        if self.has_unstored() {
             self.write(Vec::new(), RecordPatch::default(), None).await;
+        }
+    }
+
+    /// Appends responses again that the store did not take: agents wait for them.
+    pub(super) async fn retry_answers(&mut self) {
+        if self.answers_due.take_if(|due| *due <= Instant::now()).is_some() {
+            self.store_ends().await;
+        }
+    }
+
+    /// The responses and ends that are not stored yet. A response precedes the end of its turn.
+    pub(super) fn unstored(&self) -> impl Iterator<Item = NewEvent> + '_ {
+        let answers = self.unstored_answers.iter().map(|answer| &answer.event);
+        answers.chain(&self.unstored_ends).cloned()
+    }
+
+    /// An append stored the responses and ends that waited for it, except those with these keys.
+    pub(super) fn stored_all(&mut self, refused: &[EventKey]) {
+        self.unstored_ends.clear();
+        self.answers_due = None;
+        for answer in self.unstored_answers.drain(..) {
+            let is_stored = !refused.contains(&answer.event.key);
+            answer.settle(is_stored);
         }
     }
 
@@ -263,11 +297,18 @@ impl Tracker {
         }
     }
 
-    /// Stores the response to an agent request. It is sent then; the end of the turn shows that it was delivered.
+    /// Stores the response to an agent request. It is sent then; the end of the turn shows that it was delivered. If the
+    /// store fails, the response waits for a later append.
     pub(super) async fn answered(&mut self, answer: Entry, stored: oneshot::Sender<bool>) {
-        self.store_entries(vec![answer]).await;
-        // The handler may have been dropped.
-        let _ = stored.send(self.owned.is_some());
+        let mut answer = vec![answer];
+        self.notice(&mut answer);
+        let Some(owned) = &self.owned else { return };
+        let turn = owned.foreign.as_ref().map(|foreign| foreign.turn.turn_id.as_str());
+        let events = answer.into_iter().map(|answer| answer.into_event(owned.incarnation, turn));
+        let stored = Some(stored);
+        self.unstored_answers.extend(events.zip([stored]).map(|(event, stored)| Answer { event, stored }));
+        self.is_active_now();
+        self.store_ends().await;
     }
 
     /// Stores what has changed in the settings of the session.
@@ -322,12 +363,14 @@ impl Tracker {
             return;
         }
         owned.trailing.extend(trailing.map(|request| Trailing { turn_id: turn.clone(), request }));
+        let outlives = owned.is_numbered && self.shared.outlives_connection(&owned.endpoint);
         if let Err(error) = &outcome {
             let is_gone = matches!(
                 error,
                 Error::AgentEnded(_)
                     | Error::ServerRestarted { .. }
                     | Error::NotConnected
+                    | Error::Disconnected { .. }
                     | Error::ConnectionEnded { .. }
             );
             owned.is_live &= !(is_gone || is_unknown_session(error));
@@ -341,6 +384,14 @@ impl Tracker {
             patch.replay_pending = is_known.then_some(false);
         }
         self.is_active_now();
+        if outlives && is_cut_off(&outcome) {
+            // Only the connection of this process has ended. The turn stays open for the next owner, which finds its end.
+            holder.iter().for_each(|holder| holder.release());
+            if !patch.is_empty() {
+                self.write(Vec::new(), patch, None).await;
+            }
+            return self.show();
+        }
         let end = TurnEnd::of(&outcome, &self.shared.options.result_rules);
         self.end_turn(&turn, &end, patch, holder).await;
         self.show();
@@ -374,18 +425,24 @@ impl Tracker {
         let position = position.filter(|_| owned.is_numbered && owned.is_live && is_idle);
         append.position = position.map(|position| self.shared.position(owned.incarnation, position));
         append.events.extend(self.lost_mark());
-        append.events.extend(self.unstored_ends.iter().cloned());
+        append.events.extend(self.unstored());
         let detached = Entry::own(StoredEventKind::Detached, json!({}));
         append.events.push(detached.into_event(owned.incarnation, None));
         self.shared.append(append).await?;
         // The loss marker is stored.
         self.lost = 0;
+        self.stored_all(&[]);
         let is_done = |record: &SessionRecord| record.owner.is_none() && record.epoch > fence.epoch;
         let releasing = self.shared.store.release(&self.id, fence);
         let released = self.shared.confirmed(&self.id, releasing, is_done).await?;
         self.disown();
         Ok(released)
     }
+}
+
+/// Whether a turn ended in this process because its connection ended, after the prompt was sent.
+fn is_cut_off(outcome: &Result<TurnOutcome, Error>) -> bool {
+    matches!(outcome, Err(Error::Disconnected { .. } | Error::ConnectionEnded { sent: true, .. }))
 }
 
 /// Whether an append is to be stored without the status that it sets, because the session was suspended meanwhile.
