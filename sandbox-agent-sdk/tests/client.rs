@@ -35,6 +35,8 @@ mod limits;
 mod listing;
 #[path = "client/logins.rs"]
 mod logins;
+#[path = "client/lost_cancels.rs"]
+mod lost_cancels;
 #[path = "client/missing.rs"]
 mod missing;
 #[path = "client/naming.rs"]

@@ -73,6 +73,8 @@ pub struct Turn {
     pub(crate) outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
+    /// Whether its events come from a stream, which has the turn of the session.
+    is_fed: bool,
     /// The text of the prompt, if an incomplete turn is to be loaded again.
     prompt: Option<String>,
     /// Its drop notifies the task of the turn.
@@ -132,7 +134,17 @@ impl Turn {
             None => queue.end(),
         }
         let prompt = inner.options.reload_incomplete.then(|| prompt.text());
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt, _held: held }
+        Self {
+            session,
+            current,
+            queue,
+            outcome,
+            limits,
+            reading: Reading::NotYet,
+            is_fed: false,
+            prompt,
+            _held: held,
+        }
     }
 
     /// Returns the session of the turn.
@@ -274,13 +286,30 @@ impl Turn {
         Err(Box::new(IncompleteTurn { collected: received.collected, missing, source }))
     }
 
-    /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].
+    /// Cancels this turn and waits until it has stopped.
+    ///
+    /// A prompt that was not sent yet is withdrawn. A turn that has ended stays as it is, and nothing is sent: other turns
+    /// of the session are not affected. [`Session::cancel`] cancels any turn of the session.
     ///
     /// # Errors
     /// [`Error::Timeout`] if the turn does not stop within
     /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.session.client().cancel(self.current.id().as_ref()).await
+        if self.outcome.borrow().is_some() {
+            return Ok(());
+        }
+        let client = self.session.client();
+        if self.is_fed {
+            return client.cancel(self.session.id()).await;
+        }
+        let stopping = async {
+            // A turn that moves to another session is cancelled there.
+            while let Some(end) = client.inner().hub.cancel_turn(&self.current.id(), &self.queue) {
+                end.passed().await;
+            }
+            Ok(())
+        };
+        client.stopped(stopping).await
     }
 
     /// The turn is read by a method that returns no requests, so requests that wait here are refused.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::session_state::SessionState;
 use super::{Hub, Progress};
 use crate::client::event::{Class, Queue};
 use crate::client::session::TurnState;
@@ -11,6 +12,30 @@ use crate::client::turn::TurnItem;
 use crate::event::TurnEnded;
 use crate::update::Missed;
 use crate::{DropPolicy, Event};
+
+/// The end of one turn of a session.
+#[derive(Debug)]
+pub(in crate::client) struct TurnEnd {
+    ended: watch::Receiver<u64>,
+    /// How many turns have ended then.
+    number: u64,
+}
+
+impl TurnEnd {
+    /// The end of the running turn. If none runs, it has passed.
+    fn of(session: &SessionState) -> Self {
+        let ended = session.turns_ended.subscribe();
+        let runs = *session.turn_state.borrow() != TurnState::Idle;
+        let number = *ended.borrow() + u64::from(runs);
+        Self { ended, number }
+    }
+
+    /// Waits until the turn has ended, or was moved to another session.
+    pub(in crate::client) async fn passed(mut self) {
+        // The sender lives as long as the state of the session; without one there is no turn.
+        let _ = self.ended.wait_for(|ended| *ended >= self.number).await;
+    }
+}
 
 impl Hub {
     /// Records that something may be missing in every session.
@@ -37,30 +62,47 @@ impl Hub {
     pub(in crate::client) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
         let session = state.session(id);
-        let mut before = *session.turn_state.borrow();
-        let first = session.waiting.front();
-        if before == TurnState::Idle && first.is_some_and(|first| !Arc::ptr_eq(first, queue)) {
-            before = TurnState::Cancelling;
+        let before = *session.turn_state.borrow();
+        match before {
+            TurnState::Idle if session.waiting.is_empty() => {
+                session.begin_turn(queue);
+                TurnState::Idle
+            }
+            TurnState::Idle | TurnState::Cancelling => {
+                session.waiting.push_back(Arc::clone(queue));
+                TurnState::Cancelling
+            }
+            TurnState::Running => before,
         }
-        if before == TurnState::Cancelling && !session.waiting.iter().any(|known| Arc::ptr_eq(known, queue)) {
-            session.waiting.push_back(Arc::clone(queue));
+    }
+
+    /// Starts a turn whose prompt waits, if it is its turn, and returns the state before; `None` if it was cancelled.
+    pub(in crate::client) fn begin_waiting(
+        &self,
+        id: &str,
+        queue: &Arc<Queue<TurnItem>>,
+    ) -> Option<TurnState> {
+        let mut state = self.lock();
+        let session = state.session(id);
+        if !session.waits(queue) {
+            return None;
         }
-        if before == TurnState::Idle {
-            session.waiting.pop_front();
-            session.turn = Some(Arc::clone(queue));
-            session.is_prompted = false;
-            session.progress.send_modify(Progress::begin);
-            session.turn_state.send_replace(TurnState::Running);
+        let before = *session.turn_state.borrow();
+        let is_first = session.waiting.front().is_some_and(|first| Arc::ptr_eq(first, queue));
+        match before {
+            TurnState::Idle if !is_first => return Some(TurnState::Cancelling),
+            TurnState::Idle => {
+                session.waiting.pop_front();
+                session.begin_turn(queue);
+            }
+            TurnState::Running | TurnState::Cancelling => {}
         }
-        before
+        Some(before)
     }
 
     /// A prompt no longer waits for a turn to stop. The next one that waits may begin.
     pub(in crate::client) fn stop_waiting(&self, id: &str, queue: &Arc<Queue<TurnItem>>) {
-        let mut state = self.lock();
-        let session = state.session(id);
-        session.waiting.retain(|known| !Arc::ptr_eq(known, queue));
-        session.turn_state.send_modify(|_| ());
+        self.lock().session(id).stop_waiting(queue);
     }
 
     /// The prompt of the turn was sent: updates belong to the turn from now on.
@@ -116,22 +158,55 @@ impl Hub {
 
     /// The turn is being cancelled. Its updates are still delivered to it.
     pub(crate) fn cancelling_turn(&self, id: &str) {
+        self.lock().session(id).cancelling_turn();
+    }
+
+    /// Cancels the running turn and the prompts that wait. Returns the end of that turn, which has passed if only prompts
+    /// waited; `None` if there is nothing to cancel. A prompt that follows is not affected.
+    pub(in crate::client) fn cancel_all(&self, id: &str) -> Option<TurnEnd> {
         let mut state = self.lock();
-        let running = |turn: &mut TurnState| {
-            let running = *turn == TurnState::Running;
-            if running {
-                *turn = TurnState::Cancelling;
-            }
-            running
+        let session = state.session(id);
+        let has_waiting = !std::mem::take(&mut session.waiting).is_empty();
+        let is_idle = *session.turn_state.borrow() == TurnState::Idle;
+        if is_idle && !has_waiting {
+            return None;
+        }
+        let end = TurnEnd::of(session);
+        session.cancelling_turn();
+        session.cancels.send_modify(|cancels| *cancels += 1);
+        // Wakes the prompts that waited.
+        session.turn_state.send_modify(|_| ());
+        Some(end)
+    }
+
+    /// Cancels the turn with this queue. Returns its end if it runs. A prompt that waits is withdrawn.
+    pub(in crate::client) fn cancel_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> Option<TurnEnd> {
+        let mut state = self.lock();
+        let is_here = |session: &SessionState| session.runs(queue) || session.waits(queue);
+        let session = match state.sessions.get(id).is_some_and(is_here) {
+            true => state.sessions.get_mut(id)?,
+            // It may be moving to another session.
+            false => state.sessions.values_mut().find(|session| is_here(session))?,
         };
-        state.session(id).turn_state.send_if_modified(running);
+        if session.waits(queue) {
+            session.stop_waiting(queue);
+            return None;
+        }
+        session.cancelling_turn();
+        session.cancels.send_modify(|cancels| *cancels += 1);
+        Some(TurnEnd::of(session))
+    }
+
+    /// Watches how often the application cancels the turn.
+    pub(in crate::client) fn watch_cancels(&self, id: &str) -> watch::Receiver<u64> {
+        self.lock().session(id).cancels.subscribe()
     }
 
     /// The reader of a turn was dropped. If the turn runs, it continues or is cancelled by the policy.
     pub(in crate::client) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
         let mut state = self.lock();
         let Some(session) = state.sessions.get_mut(id) else { return };
-        if session.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
+        if session.runs(queue) {
             session.turn = None;
             if policy == DropPolicy::Cancel {
                 session.turn_state.send_replace(TurnState::Cancelling);
@@ -155,8 +230,7 @@ impl Hub {
             }
             let old = state.session(from);
             let turn = old.turn.take();
-            let before = old.turn_state.send_replace(TurnState::Idle);
-            old.end_progress();
+            let before = old.free();
             let new = state.session(to);
             new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
             new.is_prompted = false;
