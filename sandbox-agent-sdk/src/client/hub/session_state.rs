@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::progress::Progress;
-use crate::client::event::{Hold, Queue, Weight, end_size};
+use crate::client::event::{Class, Hold, Queue, Weight, end_size};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, TrackedSnapshot};
 use crate::client::turn::TurnItem;
@@ -295,6 +295,13 @@ impl SessionState {
         self.turns_ended.send_modify(|ended| *ended += 1);
         self.end_progress();
         before
+    }
+
+    /// The reader of the turn does not decide requests. Returns those that waited for it.
+    pub(super) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
+        queue.set_deciding(false);
+        self.progress.send_modify(Progress::read);
+        queue.take_class(Class::Request)
     }
 
     /// Frees the report that ended the turn. Nothing waits for it.

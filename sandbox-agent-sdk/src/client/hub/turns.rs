@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::session_state::SessionState;
 use super::{Hub, Progress};
-use crate::client::event::{Class, Queue};
+use crate::client::event::Queue;
 use crate::client::session::TurnState;
 use crate::client::turn::TurnItem;
 use crate::event::TurnEnded;
@@ -135,18 +135,20 @@ impl Hub {
     /// The reader of a turn does not decide requests. Returns those that waited for it.
     pub(in crate::client) fn stop_deciding(&self, id: &str, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
         // Requests are published under the same lock, so none can arrive in between.
-        let mut state = self.lock();
-        queue.set_deciding(false);
-        state.session(id).progress.send_modify(Progress::read);
-        queue.take_class(Class::Request)
+        self.lock().session(id).stop_deciding(queue)
     }
 
     /// Rejects the requests that wait in a turn, unless the turn is read with its requests. It decides none until then.
     pub(in crate::client) fn refuse_unread(&self, id: &str, queue: &Queue<TurnItem>) {
-        if queue.is_committed() {
-            return;
-        }
-        for request in self.stop_deciding(id, queue) {
+        // A reader commits the queue under the same lock.
+        let refused = {
+            let mut state = self.lock();
+            if queue.is_committed() {
+                return;
+            }
+            state.session(id).stop_deciding(queue)
+        };
+        for request in refused {
             request.or_refuse(self);
         }
     }
