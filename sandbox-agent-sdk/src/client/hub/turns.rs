@@ -262,6 +262,11 @@ impl Hub {
         self.lock().session(id).turn_state.subscribe()
     }
 
+    /// Whether the running turn is being cancelled.
+    pub(in crate::client) fn is_cancelling(&self, id: &str) -> bool {
+        *self.lock().session(id).turn_state.borrow() == TurnState::Cancelling
+    }
+
     /// Whether no turn of this client runs in the session.
     pub(in crate::client) fn is_idle(&self, id: &str) -> bool {
         self.lock().sessions.get(id).is_none_or(|session| *session.turn_state.borrow() == TurnState::Idle)

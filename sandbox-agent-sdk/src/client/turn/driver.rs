@@ -349,7 +349,8 @@ impl Driver {
                             stopped.await
                         }
                     };
-                    Err(late(phase, within, !matches!(answer, Err(Error::Withdrawn { .. }))))
+                    let is_unsent = matches!(answer, Err(Error::Withdrawn { .. } | Error::Unreachable(_)));
+                    Err(late(phase, within, !is_unsent))
                 }
             };
         }
