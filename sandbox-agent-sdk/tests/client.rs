@@ -33,6 +33,8 @@ mod lifecycle;
 mod limits;
 #[path = "client/listing.rs"]
 mod listing;
+#[path = "client/loading.rs"]
+mod loading;
 #[path = "client/logins.rs"]
 mod logins;
 #[path = "client/lost_cancels.rs"]

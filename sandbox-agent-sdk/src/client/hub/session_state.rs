@@ -71,7 +71,7 @@ pub(super) struct SessionState {
     /// How many calls are loading or resuming the session.
     pub(super) resuming: usize,
     /// How many of these calls load it.
-    pub(super) loads: usize,
+    pub(super) loads: watch::Sender<usize>,
     /// Whether the agent replayed a part of the conversation after its response to such a call.
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
@@ -120,7 +120,7 @@ impl SessionState {
             ended: watch::Sender::new(None),
             ends: 0,
             resuming: 0,
-            loads: 0,
+            loads: watch::Sender::default(),
             replays_late: false,
             past_end: false,
             warned: false,

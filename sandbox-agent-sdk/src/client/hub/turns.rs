@@ -105,9 +105,21 @@ impl Hub {
         self.lock().session(id).stop_waiting(queue);
     }
 
-    /// The prompt of the turn was sent: updates belong to the turn from now on.
-    pub(in crate::client) fn prompt_sent(&self, id: &str) {
-        self.lock().session(id).send_prompt();
+    /// The prompt of the turn is sent: updates belong to the turn from now on. `false` if a call loads the session: the
+    /// history that it replays would belong to the turn.
+    pub(in crate::client) fn prompt_sent(&self, id: &str) -> bool {
+        let mut state = self.lock();
+        let session = state.session(id);
+        let is_loading = *session.loads.borrow() > 0;
+        if !is_loading {
+            session.send_prompt();
+        }
+        !is_loading
+    }
+
+    /// Watches how many calls load a session.
+    pub(in crate::client) fn watch_loads(&self, id: &str) -> watch::Receiver<usize> {
+        self.lock().session(id).loads.subscribe()
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.

@@ -293,8 +293,22 @@ impl Driver {
             let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
             stored.await?;
         }
-        connection.barrier().await;
+        self.begin_prompt(&connection).await;
         Ok((connection, request))
+    }
+
+    /// Begins the prompt when no call loads the session. Everything that arrived before does not belong to the turn.
+    async fn begin_prompt(&self, connection: &Connection) {
+        let hub = &self.inner.hub;
+        let mut loads = hub.watch_loads(&self.session);
+        loop {
+            // The sender lives as long as the state of the session, which the turn uses.
+            let _ = loads.wait_for(|loads| *loads == 0).await;
+            connection.barrier().await;
+            if hub.prompt_sent(&self.session) {
+                break;
+            }
+        }
     }
 
     async fn prompt(
@@ -315,7 +329,6 @@ impl Driver {
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(withdrawn());
         }
-        self.inner.hub.prompt_sent(&session);
         let mut is_left = false;
         loop {
             return tokio::select! {
