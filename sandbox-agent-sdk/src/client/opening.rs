@@ -57,6 +57,7 @@ impl SandboxAgentClient {
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
         hub.requested_ends(session.id(), reports);
+        hub.know_prompts(session.id());
         hub.usage(|usage| usage.created(session.id()));
         self.granted(session, new, connection).await
     }

@@ -31,7 +31,7 @@ pub(crate) use item::TurnItem;
 use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
-use reload::Received;
+use reload::{Received, Reload};
 
 /// The session of a turn, which changes if its prompt is sent again. The lock is held to read or replace the id.
 #[derive(Debug, Clone)]
@@ -75,8 +75,8 @@ pub struct Turn {
     reading: Reading,
     /// Whether its events come from a stream, which has the turn of the session.
     is_fed: bool,
-    /// The text of the prompt, if an incomplete turn is to be loaded again.
-    prompt: Option<String>,
+    /// How an incomplete turn is loaded again, if it is.
+    reload: Option<Arc<Reload>>,
     /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
@@ -109,6 +109,7 @@ impl Turn {
             Ok(()) => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
         let current = Current::new(session.id());
+        let reload = inner.options.reload_incomplete.then(|| Arc::new(Reload::of(prompt.text())));
         let driver = Driver {
             inner: Arc::clone(&inner),
             session: session.id().to_owned(),
@@ -119,6 +120,7 @@ impl Turn {
             layer: layer.map(Mutex::new),
             request_id: None,
             limits: limited,
+            reload: reload.clone(),
         };
         match state {
             Some(TurnState::Running) => driver.refuse(),
@@ -133,7 +135,6 @@ impl Turn {
             }
             None => queue.end(),
         }
-        let prompt = inner.options.reload_incomplete.then(|| prompt.text());
         Self {
             session,
             current,
@@ -142,7 +143,7 @@ impl Turn {
             limits,
             reading: Reading::NotYet,
             is_fed: false,
-            prompt,
+            reload,
             _held: held,
         }
     }

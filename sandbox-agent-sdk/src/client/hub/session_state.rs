@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::known_prompts::KnownPrompts;
 use super::progress::Progress;
 use crate::client::event::{Class, Hold, Queue, Weight, end_size};
 use crate::client::session::TurnState;
@@ -56,6 +57,8 @@ pub(super) struct SessionState {
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls of the turn.
     pub(super) tool_calls: ToolCalls,
+    /// The prompts of the session, if this client knows all of them.
+    pub(super) prompts: Option<KnownPrompts>,
     /// The calls that load the session and collect its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
@@ -112,6 +115,7 @@ impl SessionState {
             messages: Messages::default(),
             turn_missed: Vec::new(),
             tool_calls: ToolCalls::default(),
+            prompts: None,
             histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
             turns_ended: watch::Sender::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::known_prompts::KnownPrompts;
 use super::session_state::SessionState;
 use super::{Hub, Progress};
 use crate::client::event::Queue;
@@ -120,6 +121,23 @@ impl Hub {
     /// Watches how many calls load a session.
     pub(in crate::client) fn watch_loads(&self, id: &str) -> watch::Receiver<usize> {
         self.lock().session(id).loads.subscribe()
+    }
+
+    /// The session is new, so that all its prompts are those of this client.
+    pub(in crate::client) fn know_prompts(&self, id: &str) {
+        self.lock().session(id).prompts = Some(KnownPrompts::default());
+    }
+
+    /// Records the text of a prompt that is sent, if all prompts of the session are known: this client has created it.
+    /// Returns how many earlier prompts had the same text.
+    pub(in crate::client) fn record_prompt(&self, id: &str, text: &str) -> Option<usize> {
+        let mut state = self.lock();
+        let prompts = &mut state.session(id).prompts;
+        let earlier = prompts.as_mut()?.record(text);
+        if earlier.is_none() {
+            *prompts = None;
+        }
+        earlier
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.

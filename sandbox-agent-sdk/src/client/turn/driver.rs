@@ -9,6 +9,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
 use super::limits::{TurnLimits, is_limit, late, reached, unread, unsent};
+use super::reload::Reload;
 use super::{Current, Outcome, TurnItem, TurnOutcome};
 use crate::client::connection::Connection;
 use crate::client::event::Queue;
@@ -45,6 +46,8 @@ pub(super) struct Driver {
     /// The id of the prompt, once it is known.
     pub(super) request_id: Option<String>,
     pub(super) limits: watch::Receiver<TurnLimits>,
+    /// How an incomplete turn is loaded again, if it is.
+    pub(super) reload: Option<Arc<Reload>>,
 }
 
 /// How the wait for an earlier turn ended.
@@ -308,6 +311,12 @@ impl Driver {
             if hub.prompt_sent(&self.session) {
                 break;
             }
+        }
+        // A prompt that is sent again was already recorded.
+        if let Some(reload) = self.reload.as_ref().filter(|reload| reload.earlier.get().is_none())
+            && let Some(earlier) = hub.record_prompt(&self.session, &reload.prompt)
+        {
+            let _ = reload.earlier.set(earlier);
         }
     }
 

@@ -55,7 +55,7 @@ impl Turn {
             limits,
             reading: Reading::NotYet,
             is_fed: true,
-            prompt: None,
+            reload: None,
             _held: held,
         }
     }
