@@ -33,8 +33,12 @@ mod lifecycle;
 mod limits;
 #[path = "client/listing.rs"]
 mod listing;
+#[path = "client/loading.rs"]
+mod loading;
 #[path = "client/logins.rs"]
 mod logins;
+#[path = "client/lost_cancels.rs"]
+mod lost_cancels;
 #[path = "client/missing.rs"]
 mod missing;
 #[path = "client/naming.rs"]

@@ -72,6 +72,18 @@ impl<R> Request<R> {
         Some(self.client.core().ids.id(draft.number))
     }
 
+    /// Copies the request, with its id.
+    ///
+    /// Use it to send a request again that certainly did not reach the server, as in [`Error::Unreachable`].
+    pub fn copy(&self) -> Self {
+        let Self { client, method, draft, options, read } = self;
+        let draft = match draft {
+            Ok(draft) => Ok(draft.copy()),
+            Err(error) => Err(error.clone()),
+        };
+        Self { client: client.clone(), method: method.clone(), draft, options: options.clone(), read: *read }
+    }
+
     /// Replaces all options.
     pub fn options(mut self, options: RequestOptions) -> Self {
         self.options = options;

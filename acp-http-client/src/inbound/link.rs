@@ -103,6 +103,10 @@ impl Link {
         *self.state.borrow()
     }
 
+    pub(crate) fn watch(&self) -> watch::Receiver<LinkState> {
+        self.state.subscribe()
+    }
+
     /// Changes the state; a link that has ended stays so.
     pub(crate) fn set_state(&self, new: LinkState) {
         self.state.send_if_modified(|state| {

@@ -27,7 +27,8 @@ const BEHIND_PROMPT: Duration = Duration::from_secs(2);
 ///
 /// A server may handle the cancel before the prompt, although the prompt was sent first: the two travel on two
 /// connections. So the cancel is repeated, a bounded number of times and with growing pauses, for as long as the turn
-/// runs and its stream is open. Agents ignore a cancel without a turn.
+/// runs and its stream is open. A cancel that was not delivered is sent again when the stream is open again. Agents ignore
+/// a cancel without a turn.
 pub(crate) async fn cancel(
     core: &Arc<Core>,
     session: Arc<str>,
@@ -94,7 +95,7 @@ pub(super) async fn cancel_turns(
     core.tap_outbound(&body);
     let sent = send(core, &session, &body, cancelling).await;
     if !running.is_empty() {
-        core.tasks.spawn(repeat(core.clone(), session, body, running));
+        core.tasks.spawn(repeat(core.clone(), session, body, running, sent.is_ok()));
     }
     sent.map_err(PostFailure::into_error)
 }
@@ -113,17 +114,36 @@ async fn send(
     send_one_way(core, AGENT_METHOD_NAMES.session_cancel, body.clone(), Some(session.clone())).await
 }
 
-async fn repeat(core: Arc<Core>, session: Arc<str>, body: Bytes, turns: Vec<u64>) {
-    let times = &core.options.timeouts;
-    let mut pause = times.cancel_repeat;
-    for _ in 0..core.options.cancel_repeats {
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-        let Some(cancelling) = core.outbox.cancel_again(&session, &turns) else { return };
-        if core.links.get(&core, Some(&session)).state() == LinkState::Live
-            && let Err(failure) = send(&core, &session, &body, cancelling).await
-        {
-            tracing::debug!(error = %OneLine(failure.into_error()), "a repeated cancel was not delivered");
+/// Repeats a cancel while one of its turns runs. While the stream is lost, the end of a turn is not seen, so that a
+/// repetition waits for the stream. A cancel that the server has never confirmed is also sent after each reopening.
+async fn repeat(core: Arc<Core>, session: Arc<str>, body: Bytes, turns: Vec<u64>, mut is_delivered: bool) {
+    let mut stream = core.links.get(&core, Some(&session)).watch();
+    let mut pause = core.options.timeouts.cancel_repeat;
+    let mut left = core.options.cancel_repeats;
+    while left > 0 || !is_delivered && core.options.cancel_repeats > 0 {
+        let due = async {
+            match left {
+                0 => drop(stream.changed().await),
+                _ => tokio::time::sleep(pause).await,
+            }
+            let open = stream.wait_for(|state| matches!(state, LinkState::Live | LinkState::Ended)).await;
+            open.is_ok_and(|state| *state == LinkState::Live)
+        };
+        let is_live = tokio::select! {
+            biased;
+            () = core.outbox.ended(&session, &turns) => false,
+            is_live = due => is_live,
+        };
+        let cancelling = is_live.then(|| core.outbox.cancel_again(&session, &turns)).flatten();
+        let Some(cancelling) = cancelling else { return };
+        pause = pause.saturating_mul(2);
+        left = left.saturating_sub(1);
+        stream.mark_unchanged();
+        match send(&core, &session, &body, cancelling).await {
+            Ok(()) => is_delivered = true,
+            Err(failure) => {
+                tracing::debug!(error = %OneLine(failure.into_error()), "a repeated cancel was not delivered");
+            }
         }
     }
 }

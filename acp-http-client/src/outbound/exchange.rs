@@ -45,6 +45,15 @@ pub(crate) struct Draft {
     pub(crate) subscriber: Option<oneshot::Sender<Events>>,
 }
 
+impl Draft {
+    /// Copies the request without its subscriber.
+    pub(crate) fn copy(&self) -> Self {
+        let Self { number, method, session, body, .. } = self;
+        let (method, session) = (method.clone(), session.clone());
+        Self { number: *number, method, session, body: body.clone(), subscriber: None }
+    }
+}
+
 /// The result of sending a request.
 enum Sending {
     Settled(Settled),

@@ -159,6 +159,29 @@ impl Outbox {
         Some(self.counted(session))
     }
 
+    /// Waits until none of these turns runs.
+    pub(super) async fn ended(&self, session: &Arc<str>, turns: &[u64]) {
+        self.until(|lanes| {
+            let lane = lanes.get(session);
+            lane.is_none_or(|lane| !lane.turns.iter().any(|turn| turns.contains(&turn.number)))
+        })
+        .await;
+    }
+
+    /// Waits until the lanes fulfil a condition that the end of a turn or of a cancel can change.
+    async fn until(&self, is_met: impl Fn(&HashMap<Arc<str>, Lane>) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Registered before the check, so that no change is missed.
+            changed.as_mut().enable();
+            if is_met(&self.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// A cancel that was counted.
     fn counted(self: &Arc<Self>, session: &Arc<str>) -> Cancelling {
         Cancelling { outbox: self.clone(), session: session.clone() }
@@ -173,25 +196,17 @@ impl Outbox {
     /// Waits until no cancelled turn runs in the session and every cancel has its status; `false` if the timeout
     /// expired first.
     pub(super) async fn settled(&self, session: &Arc<str>, until: Option<Instant>) -> bool {
-        loop {
-            let changed = self.changed.notified();
-            let mut changed = std::pin::pin!(changed);
-            // Registered before the check, so that no change is missed.
-            changed.as_mut().enable();
-            let settling = self.lock().get(session).is_some_and(|lane| {
-                lane.cancels > 0 || lane.turns.iter().any(|turn| turn.cancelled && turn.started)
-            });
-            if !settling {
-                return true;
+        let settled = self.until(|lanes| {
+            lanes.get(session).is_none_or(|lane| {
+                lane.cancels == 0 && !lane.turns.iter().any(|turn| turn.cancelled && turn.started)
+            })
+        });
+        match until {
+            None => {
+                settled.await;
+                true
             }
-            match until {
-                None => changed.await,
-                Some(until) => {
-                    if tokio::time::timeout_at(until, changed).await.is_err() {
-                        return false;
-                    }
-                }
-            }
+            Some(until) => tokio::time::timeout_at(until, settled).await.is_ok(),
         }
     }
 

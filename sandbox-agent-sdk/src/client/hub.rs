@@ -26,6 +26,7 @@ mod ends;
 #[cfg(test)]
 mod interleavings;
 mod known;
+mod known_prompts;
 mod messages;
 mod open_request;
 mod pending_call;

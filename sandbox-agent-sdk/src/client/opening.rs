@@ -64,6 +64,7 @@ impl SandboxAgentClient {
         let answer = connection.call(NEW, params.into()).await?;
         let session = self.opened(answer, NEW, began, &agent, new.given())?;
         hub.requested_ends(session.id(), reports);
+        hub.know_prompts(session.id());
         hub.usage(|usage| usage.created(session.id()));
         self.granted(session, new, connection).await
     }
@@ -88,10 +89,11 @@ impl SandboxAgentClient {
     /// Loads a session with its history.
     ///
     /// [`Session::history`] returns the history. Subscribers of the session receive it with
-    /// [`Origin::History`](crate::event::Origin::History).
+    /// [`Origin::History`](crate::event::Origin::History). A prompt of this client waits until its session is loaded.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent cannot load sessions.
+    /// [`Error::Unsupported`] if the agent cannot load sessions, [`Error::TurnInProgress`] if a turn of this client is
+    /// running in the session: the history could not be distinguished from the turn.
     pub fn load_session(
         &self,
         session_id: impl Into<String>,
@@ -120,7 +122,8 @@ impl SandboxAgentClient {
         options: RequestOptions,
     ) -> Result<Session, Error> {
         let hub = &self.inner().hub;
-        let _resuming = hub.begin_resume(id, method == LOAD);
+        let resuming = hub.begin_resume(id, method == LOAD);
+        let _resuming = resuming.ok_or_else(|| Error::TurnInProgress { session_id: id.to_owned() })?;
         let collected = hub.collect_history(id);
         let (params, reports) = self.session_params(connection, id, new)?;
         let began = hub.now();
@@ -147,7 +150,8 @@ impl SandboxAgentClient {
     /// may belong to a running turn of another client.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the agent can neither resume nor load sessions.
+    /// [`Error::Unsupported`] if the agent can neither resume nor load sessions, [`Error::TurnInProgress`] if it can only
+    /// load them and a turn of this client is running in the session.
     pub fn resume_session(
         &self,
         session_id: impl Into<String>,

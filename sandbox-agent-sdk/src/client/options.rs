@@ -302,11 +302,13 @@ impl ClientOptions {
     /// Sets whether incomplete turns are completed from the agent's own history. Default false.
     ///
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
-    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions. The turn stays
-    /// incomplete if the last user message of the history is not its prompt, or if the history lacks text or tool calls
-    /// that were received, or has nothing that was received: an earlier turn may have had the same prompt. If the history
-    /// lacks only thoughts, file changes or other parts of tool calls, the client
-    /// adds those that it received.
+    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions and no other turn of
+    /// this client runs in the session. The turn stays incomplete if the last user message of the history is not its
+    /// prompt, or if the history lacks text or tool calls that were received, or has nothing that was received. It also
+    /// stays incomplete if the history may end with an earlier turn with the same prompt. That is excluded if the history
+    /// has the id of a message that was received, or if this client has created the session and the history has more
+    /// messages with this text than were sent before. If the history lacks only thoughts, file changes or other parts of
+    /// tool calls, the client adds those that it received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self

@@ -23,7 +23,16 @@ impl Connection {
     ) -> Result<Value, Error> {
         // Agent requests of the turn are addressed to this client until its end.
         let _pending = self.hub.pending_call(session);
+        let again = request.copy();
         let outcome = match self.session_request(PROMPT, session, request).await {
+            // It certainly did not reach the server, which may have been restarted.
+            Err(Error::Unreachable(_)) if self.hub.is_cancelling(session) => {
+                Err(Error::Withdrawn { what: PROMPT.to_owned() })
+            }
+            Err(Error::Unreachable(_)) => self.session_request(PROMPT, session, again).await,
+            outcome => outcome,
+        };
+        let outcome = match outcome {
             Ok(response) if is_acceptance(&response) => self.idle(session).await,
             outcome => outcome,
         };

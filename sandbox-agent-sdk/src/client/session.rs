@@ -107,7 +107,7 @@ impl Session {
     ///
     /// The turn starts immediately and runs whether or not its updates are read. A session has one turn at a time: a
     /// prompt during a turn fails with [`Error::TurnInProgress`]. After a cancelled or dropped turn, the prompt waits
-    /// until that turn has stopped.
+    /// until that turn has stopped. It also waits while a call loads the session.
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> Turn {
         Turn::start(self.clone(), &prompt.into(), None)
     }
@@ -288,7 +288,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Config`] if this client has neither created nor loaded the session, [`Error::Unsupported`] if the agent
-    /// cannot load sessions.
+    /// cannot load sessions, [`Error::TurnInProgress`] if a turn of this client is running in the session.
     pub fn reload(&self) -> BoxFuture<'static, Result<Self, Error>> {
         let (client, id) = (self.client.clone(), self.id.to_string());
         let opened = client.inner().hub.opened_with(&id);

@@ -8,7 +8,6 @@ use super::connection::Connection;
 use super::handle::SandboxAgentClient;
 use super::methods::read;
 use super::names::{CLOSE, TERMINATE};
-use super::session::TurnState;
 use crate::Error;
 use crate::error::{Phase, Timeout};
 use crate::extensions::Extension;
@@ -19,6 +18,8 @@ impl SandboxAgentClient {
     /// Cancels the turn of a session and waits until it has stopped.
     ///
     /// First cancels the open agent requests of the session. Sends the cancel notification even if no turn is running.
+    /// Prompts that wait for a cancelled turn are withdrawn; a prompt that follows this call is not affected. Each call
+    /// sends a cancel, because an earlier one may be lost.
     ///
     /// # Errors
     /// [`Error::Timeout`] with [`Phase::Cancel`] if the turn does not stop within
@@ -26,25 +27,28 @@ impl SandboxAgentClient {
     pub fn cancel(&self, session_id: impl Into<String>) -> BoxFuture<'static, Result<(), Error>> {
         let (client, id) = (self.clone(), session_id.into());
         Box::pin(async move {
+            // The task that runs the turn sends the cancel, so that it follows the prompt.
+            if let Some(end) = client.inner().hub.cancel_all(&id) {
+                let stopping = async {
+                    end.passed().await;
+                    Ok(())
+                };
+                return client.stopped(stopping).await;
+            }
             let connection = client.inner().connection().await?;
             connection.check()?;
-            let limit = client.inner().options.timeouts.cancel;
-            let cancelling = client.cancelled(&connection, &id);
-            let late = || Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)));
-            tokio::time::timeout(limit, cancelling).await.unwrap_or_else(|_| Err(late()))
+            client.stopped(connection.cancel(&id)).await
         })
     }
 
-    async fn cancelled(&self, connection: &Connection, id: &str) -> Result<(), Error> {
-        let mut turn = self.inner().hub.watch_turn(id);
-        if *turn.borrow_and_update() == TurnState::Idle {
-            return connection.cancel(id).await;
-        }
-        // The task that runs the turn sends the cancel, so that it follows the prompt.
-        self.inner().hub.cancelling_turn(id);
-        // The sender lives as long as the state of the session; without one there is no turn.
-        let _ = turn.wait_for(|turn| *turn == TurnState::Idle).await;
-        Ok(())
+    /// Waits within the time to cancel.
+    pub(super) async fn stopped(
+        &self,
+        stopping: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let limit = self.inner().options.timeouts.cancel;
+        let late = || Error::Timeout(Box::new(Timeout::new(Phase::Cancel, "session/cancel", limit)));
+        tokio::time::timeout(limit, stopping).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Ends a session. Its termination is marked as [requested](crate::TerminationInfo::requested) and never counts

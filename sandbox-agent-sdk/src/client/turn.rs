@@ -31,7 +31,7 @@ pub(crate) use item::TurnItem;
 use limits::TurnLimits;
 use outcome::Outcome;
 pub use outcome::{StopReason, TurnOutcome};
-use reload::Received;
+use reload::{Received, Reload};
 
 /// The session of a turn, which changes if its prompt is sent again. The lock is held to read or replace the id.
 #[derive(Debug, Clone)]
@@ -73,8 +73,10 @@ pub struct Turn {
     pub(crate) outcome: watch::Receiver<Option<Outcome>>,
     limits: watch::Sender<TurnLimits>,
     reading: Reading,
-    /// The text of the prompt, if an incomplete turn is to be loaded again.
-    prompt: Option<String>,
+    /// Whether its events come from a stream, which has the turn of the session.
+    is_fed: bool,
+    /// How an incomplete turn is loaded again, if it is.
+    reload: Option<Arc<Reload>>,
     /// Its drop notifies the task of the turn.
     _held: oneshot::Sender<()>,
 }
@@ -107,6 +109,7 @@ impl Turn {
             Ok(()) => Some(inner.hub.begin_turn(session.id(), &queue)),
         };
         let current = Current::new(session.id());
+        let reload = inner.options.reload_incomplete.then(|| Arc::new(Reload::of(prompt.text())));
         let driver = Driver {
             inner: Arc::clone(&inner),
             session: session.id().to_owned(),
@@ -117,6 +120,7 @@ impl Turn {
             layer: layer.map(Mutex::new),
             request_id: None,
             limits: limited,
+            reload: reload.clone(),
         };
         match state {
             Some(TurnState::Running) => driver.refuse(),
@@ -131,8 +135,17 @@ impl Turn {
             }
             None => queue.end(),
         }
-        let prompt = inner.options.reload_incomplete.then(|| prompt.text());
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt, _held: held }
+        Self {
+            session,
+            current,
+            queue,
+            outcome,
+            limits,
+            reading: Reading::NotYet,
+            is_fed: false,
+            reload,
+            _held: held,
+        }
     }
 
     /// Returns the session of the turn.
@@ -274,13 +287,30 @@ impl Turn {
         Err(Box::new(IncompleteTurn { collected: received.collected, missing, source }))
     }
 
-    /// Cancels the turn and waits until it has stopped. See [`Session::cancel`].
+    /// Cancels this turn and waits until it has stopped.
+    ///
+    /// A prompt that was not sent yet is withdrawn. A turn that has ended stays as it is, and nothing is sent: other turns
+    /// of the session are not affected. [`Session::cancel`] cancels any turn of the session.
     ///
     /// # Errors
     /// [`Error::Timeout`] if the turn does not stop within
     /// [`ClientTimeouts::cancel`](crate::ClientTimeouts#structfield.cancel).
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.session.client().cancel(self.current.id().as_ref()).await
+        if self.outcome.borrow().is_some() {
+            return Ok(());
+        }
+        let client = self.session.client();
+        if self.is_fed {
+            return client.cancel(self.session.id()).await;
+        }
+        let stopping = async {
+            // A turn that moves to another session is cancelled there.
+            while let Some(end) = client.inner().hub.cancel_turn(&self.current.id(), &self.queue) {
+                end.passed().await;
+            }
+            Ok(())
+        };
+        client.stopped(stopping).await
     }
 
     /// The turn is read by a method that returns no requests, so requests that wait here are refused.

@@ -290,6 +290,56 @@ async fn a_turn_of_an_early_server_is_incomplete_if_its_stream_was_lost_before_t
     }
 }
 
+/// Two turns with the same prompt. A part of the second one is lost, and the agent then replays this history. Returns the
+/// second turn. Its first chunk has this message id.
+async fn second_of_two(history: Vec<Value>, id: Option<&str>) -> Result<String, Error> {
+    let mut steps: Vec<_> = history.into_iter().map(Step::Update).collect();
+    steps.push(Step::Finish(json!({})));
+    let script = Script::steps(vec![Step::Hang])
+        .on_request(move |method, _| (method == "session/load").then(|| steps.clone()));
+    let server = MockServer::builder().agent("mock", script).start().await;
+    let client = options(&server, ServerKind::Shared).reload_incomplete_turns(true).build().unwrap();
+    let session = session(&client).await;
+    let (first, prompt) = begin(&server, &session).await;
+    server.emit(update(session.id(), &chunk("Done. All tests pass.")));
+    respond(&server, &prompt, "end_turn");
+    within(first.text()).await.unwrap();
+    let (second, prompt) = begin(&server, &session).await;
+    server.inject(Fault::Hole { id: server.last_event_id() + 2 });
+    let mut done = chunk("Done. ");
+    id.into_iter().for_each(|id| done["messageId"] = id.into());
+    server.emit(update(session.id(), &done));
+    server.emit(update(session.id(), &chunk("lost")));
+    respond(&server, &prompt, "end_turn");
+    let text = within(second.text()).await;
+    assert_eq!(server.messages("session/load").len(), 1);
+    text
+}
+
+#[tokio::test]
+async fn a_turn_is_not_completed_from_an_earlier_turn_with_the_same_prompt() {
+    let message = json!({"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "go"}});
+    let mut reported = chunk("Done. All 5 tests pass.");
+    reported["messageId"] = "m2".into();
+    let earlier = [message.clone(), chunk("Done. All tests pass.")];
+    let later = [message.clone(), chunk("Done. All 5 tests pass.")];
+    let whole = || [earlier.clone(), later.clone()].concat();
+    for id in [None, Some("m2")] {
+        // The agent has not stored the second turn.
+        let error = second_of_two(earlier.to_vec(), id).await.unwrap_err();
+        assert!(
+            matches!(&error, Error::IncompleteTurn(turn) if turn.collected.text == "Done. "),
+            "{error:?}"
+        );
+        assert_eq!(second_of_two(whole(), id).await.unwrap(), "Done. All 5 tests pass.");
+    }
+    // The agent has compacted its history, which has the message.
+    let error = second_of_two(later.to_vec(), Some("m2")).await.unwrap_err();
+    assert!(matches!(&error, Error::IncompleteTurn(_)), "{error:?}");
+    let compacted = vec![message, reported];
+    assert_eq!(second_of_two(compacted, Some("m2")).await.unwrap(), "Done. All 5 tests pass.");
+}
+
 /// Starts a turn of an agent that sends nothing by itself. Returns it with the id of its prompt.
 async fn begin(server: &MockServer, session: &Session) -> (Turn, Value) {
     let count = server.messages("session/prompt").len();

@@ -1,7 +1,7 @@
 //! Calls that do not reach the server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mock_server::MockServer;
@@ -10,16 +10,17 @@ use sandbox_agent_sdk::{Error, SandboxAgentClient, ServerKind};
 
 use super::support::{KINDS, session, timeouts, within};
 
-/// Resolves the server's name, except once when the test makes it fail.
+/// Resolves the server's name, except as often as the test makes it fail.
 #[derive(Debug, Default)]
-struct FailingOnce {
-    fails: Arc<AtomicBool>,
+struct Failing {
+    fails: Arc<AtomicUsize>,
     failed: Arc<AtomicUsize>,
 }
 
-impl reqwest::dns::Resolve for FailingOnce {
+impl reqwest::dns::Resolve for Failing {
     fn resolve(&self, _name: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        let fails = self.fails.swap(false, Ordering::SeqCst);
+        let left = self.fails.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let fails = left.is_ok();
         if fails {
             self.failed.fetch_add(1, Ordering::SeqCst);
         }
@@ -34,10 +35,10 @@ impl reqwest::dns::Resolve for FailingOnce {
 }
 
 #[tokio::test]
-async fn a_call_that_did_not_reach_the_server_is_repeated_once_and_a_prompt_is_not() {
+async fn a_call_or_prompt_that_did_not_reach_the_server_is_repeated_once() {
     for kind in KINDS {
         let server = MockServer::start().await;
-        let resolver = FailingOnce::default();
+        let resolver = Failing::default();
         let (fails, failed) = (Arc::clone(&resolver.fails), Arc::clone(&resolver.failed));
         // Every request opens a new connection.
         let http = http_client_builder().pool_max_idle_per_host(0).dns_resolver(Arc::new(resolver)).build();
@@ -46,15 +47,26 @@ async fn a_call_that_did_not_reach_the_server_is_repeated_once_and_a_prompt_is_n
         let client = client.http_client(http.unwrap()).auto_connect(false).build().unwrap();
         within(client.connect()).await.unwrap();
 
-        fails.store(true, Ordering::SeqCst);
+        fails.store(1, Ordering::SeqCst);
         let session = session(&client).await;
         assert_eq!((failed.load(Ordering::SeqCst), server.messages("session/new").len()), (1, 1), "{kind}");
 
-        fails.store(true, Ordering::SeqCst);
-        let error = within(session.prompt("one").text()).await.unwrap_err();
-        assert!(matches!(error, Error::Unreachable(_)), "{kind}: {error:?}");
+        fails.store(2, Ordering::SeqCst);
+        let error = within(session.prompt("zero").text()).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable(_)) && !error.maybe_executed(), "{kind}: {error:?}");
         assert!(server.messages("session/prompt").is_empty(), "{kind}");
-        assert_eq!(within(session.prompt("two").text()).await.unwrap(), "mock: two");
+
+        fails.store(1, Ordering::SeqCst);
+        let (announce, announced) = tokio::sync::oneshot::channel();
+        let turn = session.prompt_after("one", |id| async move {
+            announce.send(id).unwrap();
+            Ok(())
+        });
+        assert_eq!(within(turn.text()).await.unwrap(), "mock: one", "{kind}");
+        let prompts = server.messages("session/prompt");
+        let id = prompts[0]["id"].as_str().map(str::to_owned);
+        assert_eq!((prompts.len(), id), (1, Some(within(announced).await.unwrap())), "{kind}");
+        assert_eq!(failed.load(Ordering::SeqCst), 4, "{kind}");
         within(client.disconnect()).await.unwrap();
     }
 }

@@ -10,7 +10,6 @@ use super::resuming::Resuming;
 use super::session_state::SessionState;
 use super::state::State;
 use super::{Hub, Numbered};
-use crate::client::session::TurnState;
 use crate::event::{Origin, SessionEnded};
 use crate::termination::TerminationReport;
 use crate::{Event, TerminationInfo, Update};
@@ -39,18 +38,23 @@ impl Hub {
     }
 
     /// Marks a session as being loaded or resumed, until the guard is dropped. `loads` is whether the agent replays the
-    /// conversation.
-    pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Resuming {
-        self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
+    /// conversation. `None` if it does while a turn of this client runs: the conversation would belong to the turn.
+    pub(in crate::client) fn begin_resume(self: &Arc<Self>, id: &str, loads: bool) -> Option<Resuming> {
         let now = self.now();
         let mut state = self.lock();
         let session = state.session(id);
+        if loads && session.is_prompted {
+            return None;
+        }
+        self.loads.fetch_add(usize::from(loads), Ordering::AcqRel);
         session.resuming += 1;
-        session.loads += usize::from(loads);
-        session.replays_late &= session.loads > 1;
+        if loads {
+            session.loads.send_modify(|loads| *loads += 1);
+        }
+        session.replays_late &= *session.loads.borrow() > 1;
         session.past_end |= session.ended.borrow().is_some();
         session.snapshot.load(now);
-        Resuming { hub: Arc::clone(self), id: id.into(), loads }
+        Some(Resuming { hub: Arc::clone(self), id: id.into(), loads })
     }
 
     /// Whether the agent replayed a part of the conversation after its response to a load.
@@ -71,7 +75,7 @@ impl Hub {
             return true;
         }
         let Some(session) = state.sessions.get_mut(update.session_id()) else { return false };
-        let is_replay = session.loads > 0 && *session.turn_state.borrow() == TurnState::Idle;
+        let is_replay = *session.loads.borrow() > 0 && !session.is_prompted;
         session.replays_late |= is_replay;
         is_replay
     }

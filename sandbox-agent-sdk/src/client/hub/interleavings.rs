@@ -256,6 +256,25 @@ fn a_request_that_races_with_the_reader_and_the_end_of_its_turn_is_answered() {
 }
 
 #[test]
+fn a_turn_that_is_first_read_when_its_unread_requests_are_refused_still_decides_requests() {
+    explore(SCHEDULES, || {
+        let hub = Arc::new(Hub::new(LARGE));
+        let queue = hub.turn_queue();
+        hub.begin_turn("s", &queue);
+        let refuses = {
+            let (hub, queue) = (Arc::clone(&hub), Arc::clone(&queue));
+            thread::spawn(move || hub.refuse_unread("s", &queue))
+        };
+        let reads = {
+            let (hub, queue) = (Arc::clone(&hub), Arc::clone(&queue));
+            thread::spawn(move || hub.start_deciding("s", &queue))
+        };
+        join(vec![refuses, reads]);
+        assert!(queue.is_deciding() && queue.is_committed());
+    });
+}
+
+#[test]
 fn a_session_that_ends_for_several_reasons_at_once_ends_once() {
     explore(SCHEDULES, || {
         let hub = Arc::new(Hub::new(LARGE));

@@ -22,7 +22,9 @@ impl Drop for Resuming {
             let mut state = self.hub.lock();
             let session = state.session(&self.id);
             session.resuming -= 1;
-            session.loads -= usize::from(self.loads);
+            if self.loads {
+                session.loads.send_modify(|loads| *loads -= 1);
+            }
             if session.resuming == 0 {
                 session.past_end = false;
                 session.snapshot.loaded();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::known_prompts::KnownPrompts;
 use super::messages::Messages;
 use super::progress::Progress;
 use super::unused::Share;
-use crate::client::event::{Hold, Queue, Weight, end_size};
+use crate::client::event::{Class, Hold, Queue, Weight, end_size};
 use crate::client::session::TurnState;
 use crate::client::snapshot::{Patch, TrackedSnapshot};
 use crate::client::turn::TurnItem;
@@ -53,9 +54,15 @@ pub(super) struct SessionState {
     pub(super) turn_missed: Vec<Missed>,
     /// The latest tool calls of the turn.
     pub(super) tool_calls: ToolCalls,
+    /// The prompts of the session, if this client knows all of them.
+    pub(super) prompts: Option<KnownPrompts>,
     /// The calls that load the session and collect its history.
     pub(super) histories: Vec<Arc<Queue<Update>>>,
     pub(super) turn_state: watch::Sender<TurnState>,
+    /// How many turns have ended: a wait for the end of one turn does not depend on the state of the next one.
+    pub(super) turns_ended: watch::Sender<u64>,
+    /// How often the application has cancelled a turn.
+    pub(super) cancels: watch::Sender<u64>,
     /// Whether its turn makes progress.
     pub(super) progress: Arc<watch::Sender<Progress>>,
     pub(super) ended: watch::Sender<Option<TerminationInfo>>,
@@ -64,7 +71,7 @@ pub(super) struct SessionState {
     /// How many calls are loading or resuming the session.
     pub(super) resuming: usize,
     /// How many of these calls load it.
-    pub(super) loads: usize,
+    pub(super) loads: watch::Sender<usize>,
     /// Whether the agent replayed a part of the conversation after its response to such a call.
     pub(super) replays_late: bool,
     /// Whether its end is older than these calls.
@@ -114,13 +121,16 @@ impl SessionState {
             messages: Messages::default(),
             turn_missed: Vec::new(),
             tool_calls: ToolCalls::default(),
+            prompts: None,
             histories: Vec::new(),
             turn_state: watch::Sender::new(TurnState::Idle),
+            turns_ended: watch::Sender::default(),
+            cancels: watch::Sender::default(),
             progress: Arc::default(),
             ended: watch::Sender::new(None),
             ends: 0,
             resuming: 0,
-            loads: 0,
+            loads: watch::Sender::default(),
             replays_late: false,
             past_end: false,
             expected_modes: Vec::new(),
@@ -253,19 +263,68 @@ impl SessionState {
         self.messages.is_of_turn(update, self.is_prompted)
     }
 
+    /// Starts a turn.
+    pub(super) fn begin_turn(&mut self, queue: &Arc<Queue<TurnItem>>) {
+        self.turn = Some(Arc::clone(queue));
+        self.is_prompted = false;
+        self.progress.send_modify(Progress::begin);
+        self.turn_state.send_replace(TurnState::Running);
+    }
+
+    /// Whether the reader of the running turn has this queue.
+    pub(super) fn runs(&self, queue: &Arc<Queue<TurnItem>>) -> bool {
+        self.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue))
+    }
+
+    /// Whether the prompt with this queue waits.
+    pub(super) fn waits(&self, queue: &Arc<Queue<TurnItem>>) -> bool {
+        self.waiting.iter().any(|known| Arc::ptr_eq(known, queue))
+    }
+
+    /// A prompt no longer waits. The next one that waits may begin.
+    pub(super) fn stop_waiting(&mut self, queue: &Arc<Queue<TurnItem>>) {
+        self.waiting.retain(|known| !Arc::ptr_eq(known, queue));
+        self.turn_state.send_modify(|_| ());
+    }
+
+    /// The running turn is being cancelled.
+    pub(super) fn cancelling_turn(&self) {
+        self.turn_state.send_if_modified(|turn| {
+            let is_running = *turn == TurnState::Running;
+            if is_running {
+                *turn = TurnState::Cancelling;
+            }
+            is_running
+        });
+    }
+
     /// The turn is over.
     pub(super) fn end_turn(&mut self) {
         if let Some(queue) = self.turn.take() {
             queue.end();
         }
-        let before = self.turn_state.send_replace(TurnState::Idle);
-        self.end_progress();
+        let before = self.free();
         self.messages.end_turn(before == TurnState::Cancelling);
         self.is_prompted = false;
     }
 
+    /// The turn no longer runs in this session. Returns the state before.
+    pub(super) fn free(&mut self) -> TurnState {
+        let before = self.turn_state.send_replace(TurnState::Idle);
+        self.turns_ended.send_modify(|ended| *ended += 1);
+        self.end_progress();
+        before
+    }
+
+    /// The reader of the turn does not decide requests. Returns those that waited for it.
+    pub(super) fn stop_deciding(&self, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
+        queue.set_deciding(false);
+        self.progress.send_modify(Progress::read);
+        queue.take_class(Class::Request)
+    }
+
     /// Frees the report that ended the turn. Nothing waits for it.
-    pub(super) fn end_progress(&self) {
+    fn end_progress(&self) {
         self.progress.send_if_modified(|progress| {
             progress.end();
             false

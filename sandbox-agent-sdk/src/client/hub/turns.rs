@@ -4,13 +4,39 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::known_prompts::KnownPrompts;
+use super::session_state::SessionState;
 use super::{Hub, Progress};
-use crate::client::event::{Class, Queue};
+use crate::client::event::Queue;
 use crate::client::session::TurnState;
 use crate::client::turn::TurnItem;
 use crate::event::TurnEnded;
 use crate::update::Missed;
 use crate::{DropPolicy, Event};
+
+/// The end of one turn of a session.
+#[derive(Debug)]
+pub(in crate::client) struct TurnEnd {
+    ended: watch::Receiver<u64>,
+    /// How many turns have ended then.
+    number: u64,
+}
+
+impl TurnEnd {
+    /// The end of the running turn. If none runs, it has passed.
+    fn of(session: &SessionState) -> Self {
+        let ended = session.turns_ended.subscribe();
+        let runs = *session.turn_state.borrow() != TurnState::Idle;
+        let number = *ended.borrow() + u64::from(runs);
+        Self { ended, number }
+    }
+
+    /// Waits until the turn has ended, or was moved to another session.
+    pub(in crate::client) async fn passed(mut self) {
+        // The sender lives as long as the state of the session; without one there is no turn.
+        let _ = self.ended.wait_for(|ended| *ended >= self.number).await;
+    }
+}
 
 impl Hub {
     /// Records that something may be missing in every session.
@@ -54,35 +80,81 @@ impl Hub {
     pub(in crate::client) fn begin_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> TurnState {
         let mut state = self.lock();
         let session = state.session(id);
-        let mut before = *session.turn_state.borrow();
-        let first = session.waiting.front();
-        if before == TurnState::Idle && first.is_some_and(|first| !Arc::ptr_eq(first, queue)) {
-            before = TurnState::Cancelling;
+        let before = *session.turn_state.borrow();
+        match before {
+            TurnState::Idle if session.waiting.is_empty() => {
+                session.begin_turn(queue);
+                TurnState::Idle
+            }
+            TurnState::Idle | TurnState::Cancelling => {
+                session.waiting.push_back(Arc::clone(queue));
+                TurnState::Cancelling
+            }
+            TurnState::Running => before,
         }
-        if before == TurnState::Cancelling && !session.waiting.iter().any(|known| Arc::ptr_eq(known, queue)) {
-            session.waiting.push_back(Arc::clone(queue));
+    }
+
+    /// Starts a turn whose prompt waits, if it is its turn, and returns the state before; `None` if it was cancelled.
+    pub(in crate::client) fn begin_waiting(
+        &self,
+        id: &str,
+        queue: &Arc<Queue<TurnItem>>,
+    ) -> Option<TurnState> {
+        let mut state = self.lock();
+        let session = state.session(id);
+        if !session.waits(queue) {
+            return None;
         }
-        if before == TurnState::Idle {
-            session.waiting.pop_front();
-            session.turn = Some(Arc::clone(queue));
-            session.is_prompted = false;
-            session.progress.send_modify(Progress::begin);
-            session.turn_state.send_replace(TurnState::Running);
+        let before = *session.turn_state.borrow();
+        let is_first = session.waiting.front().is_some_and(|first| Arc::ptr_eq(first, queue));
+        match before {
+            TurnState::Idle if !is_first => return Some(TurnState::Cancelling),
+            TurnState::Idle => {
+                session.waiting.pop_front();
+                session.begin_turn(queue);
+            }
+            TurnState::Running | TurnState::Cancelling => {}
         }
-        before
+        Some(before)
     }
 
     /// A prompt no longer waits for a turn to stop. The next one that waits may begin.
     pub(in crate::client) fn stop_waiting(&self, id: &str, queue: &Arc<Queue<TurnItem>>) {
-        let mut state = self.lock();
-        let session = state.session(id);
-        session.waiting.retain(|known| !Arc::ptr_eq(known, queue));
-        session.turn_state.send_modify(|_| ());
+        self.lock().session(id).stop_waiting(queue);
     }
 
-    /// The prompt of the turn was sent: updates belong to the turn from now on.
-    pub(in crate::client) fn prompt_sent(&self, id: &str) {
-        self.lock().session(id).send_prompt();
+    /// The prompt of the turn is sent: updates belong to the turn from now on. `false` if a call loads the session: the
+    /// history that it replays would belong to the turn.
+    pub(in crate::client) fn prompt_sent(&self, id: &str) -> bool {
+        let mut state = self.lock();
+        let session = state.session(id);
+        let is_loading = *session.loads.borrow() > 0;
+        if !is_loading {
+            session.send_prompt();
+        }
+        !is_loading
+    }
+
+    /// Watches how many calls load a session.
+    pub(in crate::client) fn watch_loads(&self, id: &str) -> watch::Receiver<usize> {
+        self.lock().session(id).loads.subscribe()
+    }
+
+    /// The session is new, so that all its prompts are those of this client.
+    pub(in crate::client) fn know_prompts(&self, id: &str) {
+        self.lock().session(id).prompts = Some(KnownPrompts::default());
+    }
+
+    /// Records the text of a prompt that is sent, if all prompts of the session are known: this client has created it.
+    /// Returns how many earlier prompts had the same text.
+    pub(in crate::client) fn record_prompt(&self, id: &str, text: &str) -> Option<usize> {
+        let mut state = self.lock();
+        let prompts = &mut state.session(id).prompts;
+        let earlier = prompts.as_mut()?.record(text);
+        if earlier.is_none() {
+            *prompts = None;
+        }
+        earlier
     }
 
     /// The prompt of the turn was not executed: updates do not belong to the turn until it is sent again.
@@ -110,18 +182,20 @@ impl Hub {
     /// The reader of a turn does not decide requests. Returns those that waited for it.
     pub(in crate::client) fn stop_deciding(&self, id: &str, queue: &Queue<TurnItem>) -> Vec<TurnItem> {
         // Requests are published under the same lock, so none can arrive in between.
-        let mut state = self.lock();
-        queue.set_deciding(false);
-        state.session(id).progress.send_modify(Progress::read);
-        queue.take_class(Class::Request)
+        self.lock().session(id).stop_deciding(queue)
     }
 
     /// Rejects the requests that wait in a turn, unless the turn is read with its requests. It decides none until then.
     pub(in crate::client) fn refuse_unread(&self, id: &str, queue: &Queue<TurnItem>) {
-        if queue.is_committed() {
-            return;
-        }
-        for request in self.stop_deciding(id, queue) {
+        // A reader commits the queue under the same lock.
+        let refused = {
+            let mut state = self.lock();
+            if queue.is_committed() {
+                return;
+            }
+            state.session(id).stop_deciding(queue)
+        };
+        for request in refused {
             request.or_refuse(self);
         }
     }
@@ -133,22 +207,55 @@ impl Hub {
 
     /// The turn is being cancelled. Its updates are still delivered to it.
     pub(crate) fn cancelling_turn(&self, id: &str) {
+        self.lock().session(id).cancelling_turn();
+    }
+
+    /// Cancels the running turn and the prompts that wait. Returns the end of that turn, which has passed if only prompts
+    /// waited; `None` if there is nothing to cancel. A prompt that follows is not affected.
+    pub(in crate::client) fn cancel_all(&self, id: &str) -> Option<TurnEnd> {
         let mut state = self.lock();
-        let running = |turn: &mut TurnState| {
-            let running = *turn == TurnState::Running;
-            if running {
-                *turn = TurnState::Cancelling;
-            }
-            running
+        let session = state.session(id);
+        let has_waiting = !std::mem::take(&mut session.waiting).is_empty();
+        let is_idle = *session.turn_state.borrow() == TurnState::Idle;
+        if is_idle && !has_waiting {
+            return None;
+        }
+        let end = TurnEnd::of(session);
+        session.cancelling_turn();
+        session.cancels.send_modify(|cancels| *cancels += 1);
+        // Wakes the prompts that waited.
+        session.turn_state.send_modify(|_| ());
+        Some(end)
+    }
+
+    /// Cancels the turn with this queue. Returns its end if it runs. A prompt that waits is withdrawn.
+    pub(in crate::client) fn cancel_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>) -> Option<TurnEnd> {
+        let mut state = self.lock();
+        let is_here = |session: &SessionState| session.runs(queue) || session.waits(queue);
+        let session = match state.sessions.get(id).is_some_and(is_here) {
+            true => state.sessions.get_mut(id)?,
+            // It may be moving to another session.
+            false => state.sessions.values_mut().find(|session| is_here(session))?,
         };
-        state.session(id).turn_state.send_if_modified(running);
+        if session.waits(queue) {
+            session.stop_waiting(queue);
+            return None;
+        }
+        session.cancelling_turn();
+        session.cancels.send_modify(|cancels| *cancels += 1);
+        Some(TurnEnd::of(session))
+    }
+
+    /// Watches how often the application cancels the turn.
+    pub(in crate::client) fn watch_cancels(&self, id: &str) -> watch::Receiver<u64> {
+        self.lock().session(id).cancels.subscribe()
     }
 
     /// The reader of a turn was dropped. If the turn runs, it continues or is cancelled by the policy.
     pub(in crate::client) fn drop_turn(&self, id: &str, queue: &Arc<Queue<TurnItem>>, policy: DropPolicy) {
         let mut state = self.lock();
         let Some(session) = state.sessions.get_mut(id) else { return };
-        if session.turn.as_ref().is_some_and(|turn| Arc::ptr_eq(turn, queue)) {
+        if session.runs(queue) {
             session.turn = None;
             if policy == DropPolicy::Cancel {
                 session.turn_state.send_replace(TurnState::Cancelling);
@@ -172,8 +279,7 @@ impl Hub {
             }
             let old = state.session(from);
             let turn = old.turn.take();
-            let before = old.turn_state.send_replace(TurnState::Idle);
-            old.end_progress();
+            let before = old.free();
             let new = state.session(to);
             new.turn = turn.filter(|turn| Arc::ptr_eq(turn, queue));
             new.is_prompted = false;
@@ -201,6 +307,11 @@ impl Hub {
     /// Watches the turn state of a session.
     pub(crate) fn watch_turn(&self, id: &str) -> watch::Receiver<TurnState> {
         self.lock().session(id).turn_state.subscribe()
+    }
+
+    /// Whether the running turn is being cancelled.
+    pub(in crate::client) fn is_cancelling(&self, id: &str) -> bool {
+        *self.lock().session(id).turn_state.borrow() == TurnState::Cancelling
     }
 
     /// Whether no turn of this client runs in the session.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
 use super::limits::{TurnLimits, is_limit, late, reached, unread, unsent};
+use super::reload::Reload;
 use super::{Current, Outcome, TurnItem, TurnOutcome};
 use crate::client::connection::Connection;
 use crate::client::event::Queue;
@@ -45,6 +46,18 @@ pub(super) struct Driver {
     /// The id of the prompt, once it is known.
     pub(super) request_id: Option<String>,
     pub(super) limits: watch::Receiver<TurnLimits>,
+    /// How an incomplete turn is loaded again, if it is.
+    pub(super) reload: Option<Arc<Reload>>,
+}
+
+/// How the wait for an earlier turn ended.
+enum Waited {
+    /// The turn has begun.
+    Begun,
+    /// The application cancelled it.
+    Cancelled,
+    /// Another turn is running.
+    Refused,
 }
 
 /// Frees the session for the next turn, even if the task is aborted.
@@ -76,8 +89,11 @@ impl Driver {
             let waited = self.unsent(self.wait_for_cancel(&mut dropped)).await;
             self.inner.hub.stop_waiting(&self.session, &self.queue);
             match waited {
-                Ok(true) => {}
-                Ok(false) => return self.refuse(),
+                Ok(Waited::Begun) => {}
+                // A layer has stored nothing and gets no end.
+                Ok(Waited::Cancelled) if self.layer.is_some() => return self.settle(Err(withdrawn())),
+                Ok(Waited::Cancelled) => return self.settle(Ok(TurnOutcome::withdrawn())),
+                Ok(Waited::Refused) => return self.refuse(),
                 Err(late) => return self.settle(Err(late)),
             }
         }
@@ -87,26 +103,27 @@ impl Driver {
 
     /// Waits, within a time limit, until the previous turn has stopped, and begins this one. If several prompts wait,
     /// the first one begins.
-    async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> bool {
+    async fn wait_for_cancel(&self, dropped: &mut oneshot::Receiver<()>) -> Waited {
         let limit = self.inner.options.timeouts.cancel;
         let mut state = self.inner.hub.watch_turn(&self.session);
         let begun = async {
             loop {
                 state.mark_unchanged();
-                match self.inner.hub.begin_turn(&self.session, &self.queue) {
-                    TurnState::Idle => return true,
-                    TurnState::Running => return false,
-                    TurnState::Cancelling => {}
+                match self.inner.hub.begin_waiting(&self.session, &self.queue) {
+                    None => return Waited::Cancelled,
+                    Some(TurnState::Idle) => return Waited::Begun,
+                    Some(TurnState::Running) => return Waited::Refused,
+                    Some(TurnState::Cancelling) => {}
                 }
                 if state.changed().await.is_err() {
-                    return false;
+                    return Waited::Refused;
                 }
             }
         };
         tokio::select! {
             biased;
-            _ = dropped, if !self.is_detached() => false,
-            begun = tokio::time::timeout(limit, begun) => begun.unwrap_or(false),
+            _ = dropped, if !self.is_detached() => Waited::Refused,
+            begun = tokio::time::timeout(limit, begun) => begun.unwrap_or(Waited::Refused),
         }
     }
 
@@ -279,8 +296,28 @@ impl Driver {
             let stored = layer.get_mut().unwrap_or_else(PoisonError::into_inner).before_send(id);
             stored.await?;
         }
-        connection.barrier().await;
+        self.begin_prompt(&connection).await;
         Ok((connection, request))
+    }
+
+    /// Begins the prompt when no call loads the session. Everything that arrived before does not belong to the turn.
+    async fn begin_prompt(&self, connection: &Connection) {
+        let hub = &self.inner.hub;
+        let mut loads = hub.watch_loads(&self.session);
+        loop {
+            // The sender lives as long as the state of the session, which the turn uses.
+            let _ = loads.wait_for(|loads| *loads == 0).await;
+            connection.barrier().await;
+            if hub.prompt_sent(&self.session) {
+                break;
+            }
+        }
+        // A prompt that is sent again was already recorded.
+        if let Some(reload) = self.reload.as_ref().filter(|reload| reload.earlier.get().is_none())
+            && let Some(earlier) = hub.record_prompt(&self.session, &reload.prompt)
+        {
+            let _ = reload.earlier.set(earlier);
+        }
     }
 
     async fn prompt(
@@ -301,7 +338,6 @@ impl Driver {
         if *state.borrow_and_update() == TurnState::Cancelling {
             return Err(withdrawn());
         }
-        self.inner.hub.prompt_sent(&session);
         let mut is_left = false;
         loop {
             return tokio::select! {
@@ -335,7 +371,8 @@ impl Driver {
                             stopped.await
                         }
                     };
-                    Err(late(phase, within, !matches!(answer, Err(Error::Withdrawn { .. }))))
+                    let is_unsent = matches!(answer, Err(Error::Withdrawn { .. } | Error::Unreachable(_)));
+                    Err(late(phase, within, !is_unsent))
                 }
             };
         }
@@ -363,20 +400,26 @@ fn settle(queue: &Queue<TurnItem>, settled: &watch::Sender<Option<Outcome>>, out
     });
 }
 
-/// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel.
+/// Cancels a turn and waits until it has stopped. The prompt is sent, or at least queued, before its cancel. Sends another
+/// cancel whenever the application requests one.
 async fn stop(
     connection: &Connection,
     session: &str,
     mut call: Pin<&mut impl Future<Output = Result<Value, Error>>>,
 ) -> Result<Value, Error> {
-    let response = tokio::select! {
-        biased;
-        response = &mut call => response,
-        cancelled = connection.cancel(session) => {
-            if let Err(error) = cancelled {
+    let mut cancels = connection.hub.watch_cancels(session);
+    let response = loop {
+        let cancelling = async {
+            if let Err(error) = connection.cancel(session).await {
                 tracing::debug!(error = %crate::convert::text::OneLine(&error), "a turn could not be cancelled");
             }
-            call.await
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            response = &mut call => break response,
+            () = cancelling => {}
+            Ok(_) = cancels.changed() => {}
         }
     };
     // Agents respond to a cancelled prompt in many ways. Only one of them says that the run was interrupted.

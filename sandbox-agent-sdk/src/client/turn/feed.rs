@@ -47,7 +47,17 @@ impl Turn {
             queue.end();
         }
         let current = Current::new(session.id());
-        Self { session, current, queue, outcome, limits, reading: Reading::NotYet, prompt: None, _held: held }
+        Self {
+            session,
+            current,
+            queue,
+            outcome,
+            limits,
+            reading: Reading::NotYet,
+            is_fed: true,
+            reload: None,
+            _held: held,
+        }
     }
 }
 
