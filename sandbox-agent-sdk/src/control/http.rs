@@ -329,6 +329,8 @@ impl Http {
 
     /// Sends a request without a body.
     async fn ask(&self, head: &Head, reason: TokenUse) -> Result<Response, Error> {
+        // Without a runtime there is no timeout either.
+        check_runtime()?;
         let sent = async {
             let request = self.request(head, self.headers(head, reason).await?);
             request.send().await.map_err(|error| no_response(head.what, error))
