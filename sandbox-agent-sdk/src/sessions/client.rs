@@ -312,6 +312,8 @@ impl StoredClient {
 
     /// Closes the connection and stores the events that arrived until then.
     ///
+    /// On a shared endpoint running turns continue. They stay open in the store, and the next owner follows them.
+    ///
     /// Storing them has the same timeout as [`flush`](Self::flush).
     ///
     /// # Errors

@@ -195,6 +195,8 @@ impl StoredClient {
     /// Stores waiting events, suspends sessions, disconnects, and stores the events that arrived meanwhile. Returns
     /// the number of suspended sessions.
     ///
+    /// Running turns end or continue as after a [disconnect](Self::disconnect).
+    ///
     /// All steps share one deadline of twice [`StoreOptions::retry_for`](super::StoreOptions::retry_for).
     ///
     /// # Errors

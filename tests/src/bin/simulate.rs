@@ -22,6 +22,7 @@ OPTIONS:
   --dialect NAME   One of rpc, released, early, official, auto (default: each seed chooses one).
   --stored         Let several programs share stored sessions; programs, servers and the store fail.
   --stored-text    The same, without tool requests, slow decisions, slow loads and simultaneous acquires.
+  --stored-disconnects  The same as --stored, and programs disconnect during turns.
   --stored-network The same as --stored, and the network fails as well.
   --help           Print this help.
 ";
@@ -70,6 +71,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
         let stored = match name.as_str() {
             "--stored-text" => Some(Extent::Text),
             "--stored" => Some(Extent::Requests),
+            "--stored-disconnects" => Some(Extent::Disconnects),
             "--stored-network" => Some(Extent::Network),
             _ => None,
         };

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
+
+/// How long a cancel may take after the responses to the requests of its turn.
+const CANCELLING: Duration = Duration::from_secs(10);
 
 /// A stream: of the connection, or of a session.
 pub(super) type StreamKey = Option<String>;
@@ -67,6 +70,9 @@ pub(super) struct RequestRecord {
     pub(super) executed: Vec<String>,
     /// What the agent took as the response, and from which program.
     pub(super) taken: Option<(String, Value)>,
+    pub(super) taken_at: Option<Instant>,
+    /// Whether a cancel of its session followed the response, as where a turn is cancelled with its requests.
+    pub(super) is_cancelled: bool,
     /// The programs that decided it while they had a call about its session under way: they do not store that first.
     pub(super) decided_early: BTreeSet<String>,
     /// How the agent stopped waiting, if it did so without a response.
@@ -210,6 +216,22 @@ impl Ledger {
         let acquired = self.owners.get(session).map_or(0, |owner| owner.acquired) + 1;
         let owner = Owner { program: program.to_owned(), since: Instant::now(), acquired };
         self.owners.insert(session.to_owned(), owner);
+    }
+
+    /// The agent got a cancel of a session: the responses before it belong to the cancel.
+    pub(super) fn cancel_requests(&mut self, session: &str) {
+        let requests = self.requests.values_mut().filter(|request| request.session == session);
+        for request in requests {
+            request.is_cancelled |= request.taken_at.is_some_and(|taken| taken.elapsed() <= CANCELLING);
+        }
+    }
+
+    /// A program serves none of its stored sessions until it acquires them again.
+    pub(super) fn disconnected(&mut self, program: &str) {
+        self.owners
+            .values_mut()
+            .filter(|owner| owner.program == program)
+            .for_each(|owner| owner.program.clear());
     }
 
     /// The client lost a stream for good, and said so.

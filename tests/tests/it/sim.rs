@@ -108,3 +108,11 @@ fn programs_that_share_stored_sessions_execute_each_request_once_and_store_each_
         assert_eq!(report.violations, [""; 0], "seed {seed}: simulate --stored --seed {seed}");
     }
 }
+
+#[test]
+fn programs_that_disconnect_during_turns_break_no_invariant() {
+    for seed in 0..REQUEST_SEEDS {
+        let report = run_stored(seed, Extent::Disconnects, false);
+        assert_eq!(report.violations, [""; 0], "seed {seed}: simulate --stored-disconnects --seed {seed}");
+    }
+}

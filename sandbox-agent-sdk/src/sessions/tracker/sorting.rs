@@ -112,19 +112,19 @@ pub(super) fn sort(
     }
 }
 
-/// The turn that each entry belongs to: the first one whose response does not precede the entry, unless a later one had
-/// begun. `behind` is the offset after which the entries lie.
+/// The turn that each entry belongs to: the first one whose response follows the entry, although a later one may have
+/// begun. Without a response, it is of the turn that began last. `behind` is the offset after which the entries lie.
 fn turns_of(entries: &[Entry], spans: &[Span], behind: u64) -> Vec<Option<usize>> {
     let mut offset = behind;
     let turn_of = |(n, entry): (usize, &Entry)| {
         // A loss has no position, and stands behind the entry before it.
         offset = entry.position.map_or(offset, |position| position.offset);
         let follows = |span: &Span| span.begun.is_none_or(|begun| offset > begun.offset);
-        let has_begun = |span: &Span| span.begun.is_some() && follows(span);
-        let is_open = |span: &Span| span.responded.is_none_or(|responded| n < responded);
-        let mut open = (0..spans.len()).filter(|of| is_open(&spans[*of]));
-        let of = open.find(|of| !spans[of + 1..].iter().any(has_begun));
-        of.filter(|of| follows(&spans[*of]))
+        let is_of = |of: &usize| match spans[*of].responded {
+            Some(responded) => n < responded,
+            None => !spans[of + 1..].iter().any(follows),
+        };
+        (0..spans.len()).find(is_of).filter(|of| follows(&spans[*of]))
     };
     entries.iter().enumerate().map(turn_of).collect()
 }
@@ -151,4 +151,38 @@ pub(super) fn closing(open: &OpenEvents, own_turn: Option<&str>, incarnation: u6
         closed.into_event(incarnation, stored.request.turn_id.as_deref())
     });
     requests.chain(ends).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Entry, Position, Span, StoredEventKind, turns_of};
+
+    #[test]
+    fn an_entry_is_of_the_turn_between_whose_beginning_and_response_it_lies() {
+        let entry = |offset: &Option<u64>| Entry {
+            position: offset.map(|offset| Position::new(1, offset, 0)),
+            ..Entry::own(StoredEventKind::Update, json!({}))
+        };
+        let of = |offsets: &[Option<u64>], spans: &[(Option<u64>, Option<usize>)]| {
+            let entries: Vec<_> = offsets.iter().map(entry).collect();
+            let span = |&(begun, responded): &(Option<u64>, Option<usize>)| Span {
+                begun: begun.map(|begun| Position::new(1, begun, 0)),
+                responded,
+            };
+            turns_of(&entries, &spans.iter().map(span).collect::<Vec<_>>(), 10)
+        };
+        let late = [Some(11), Some(12), Some(14), Some(15)];
+        let (first, second) = ((Some(10), Some(2)), (Some(14), None));
+        assert_eq!(of(&late, &[first, second]), [Some(0), Some(0), None, Some(1)]);
+        assert_eq!(of(&late, &[first, (None, None)]), [Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(of(&late, &[(None, Some(1)), (None, Some(3))]), [Some(0), Some(1), Some(1), None]);
+        // The response to the first prompt is lost.
+        assert_eq!(of(&[Some(11), None, Some(15)], &[(Some(10), None), second]), [Some(0), Some(0), Some(1)]);
+        // Text of the first turn may follow the beginning of the second one, up to its response.
+        assert_eq!(of(&late, &[(Some(10), Some(3)), (Some(12), None)]), [Some(0), Some(0), Some(0), Some(1)]);
+        assert_eq!(of(&late, &[(None, None), (None, None)]), [Some(1); 4], "nothing tells them apart");
+        assert_eq!(of(&late, &[]), [None; 4]);
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 
 use super::{Running, Server};
 use crate::sim::ledger::GivenUp;
@@ -68,6 +68,7 @@ impl Server {
             request.answered += 1;
             if found.is_some() {
                 request.taken = Some((program.to_owned(), message.clone()));
+                request.taken_at = Some(Instant::now());
             }
             (request.answered, request.backlog)
         };

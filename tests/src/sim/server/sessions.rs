@@ -245,6 +245,7 @@ impl Server {
 
     /// A cancel hits the turn that runs; without one it does nothing.
     pub(super) fn cancel(&self, session: &str) {
+        self.world.ledger().cancel_requests(session);
         let running = self.state().sessions.get(session).and_then(|entry| entry.running.clone());
         let Some(running) = running else {
             return self.world.note(|| format!("server: cancel of {session} without a turn"));

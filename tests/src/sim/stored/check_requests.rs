@@ -108,10 +108,11 @@ impl History<'_> {
             return self.open_at_end(request).filter(|_| request.given_up.is_none());
         };
         let taken = &answer["result"];
-        let is_excused = !self.shared.sharing.is_store_calm()
-            || request.decided_early.contains(program)
-            || self.is_interrupted(request);
-        if taken["outcome"]["outcome"] == "cancelled" || is_excused {
+        // A response that is given while the session is acquired is sent before it is stored.
+        let is_early = request.decided_early.contains(program);
+        // The requests of a turn are cancelled with it.
+        let is_cancelled = taken["outcome"]["outcome"] == "cancelled" && request.is_cancelled;
+        if is_early || is_cancelled || self.is_interrupted(request) {
             return None;
         }
         match stored.answer {

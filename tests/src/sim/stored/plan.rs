@@ -16,7 +16,9 @@ pub enum Extent {
     /// Agents have files written, too. Programs decide permissions slowly, several acquire a session in one moment,
     /// and loads take time.
     Requests,
-    /// The same, and streams break and messages are lost.
+    /// The same, and programs disconnect during turns and connect again.
+    Disconnects,
+    /// The same as `Requests`, and streams break and messages are lost.
     Network,
 }
 
@@ -42,6 +44,8 @@ pub(super) struct Sharing {
     pub(super) actions: u64,
     /// How many programs are killed.
     pub(super) kills: u64,
+    /// How often a program disconnects before it does something, in a thousand.
+    pub(super) disconnects: u64,
     pub(super) store: StoreFaults,
     pub(super) durability: Durability,
     /// The moments, in milliseconds, at which every program acquires the session with this number.
@@ -102,6 +106,7 @@ impl Sharing {
             store,
             durability,
             meetings: Vec::new(),
+            disconnects: if extent == Extent::Disconnects { 400 } else { 0 },
         };
         if extent == Extent::Text { (plan, sharing) } else { sharing.serving(seed, plan) }
     }

@@ -158,12 +158,26 @@ impl Program {
 
     async fn act_on(&self) {
         let mut random = self.shared.world.random(&format!("actions {}", self.life.name));
+        let mut disconnecting = self.shared.world.random(&format!("disconnects {}", self.life.name));
         for _ in 0..self.shared.sharing.actions {
             let pause = random.pick(&[0, 0, 5, 300, 2_000, 20_000]);
             tokio::time::sleep(random.millis(pause)).await;
             let id = format!("m{}", random.below(self.shared.sharing.sessions));
+            if disconnecting.per_mille(self.shared.sharing.disconnects) {
+                self.reconnect(&mut disconnecting).await;
+            }
             self.act(&mut random, &id).await;
         }
+    }
+
+    /// Disconnects, also during turns, and connects again. Until then it serves no session.
+    async fn reconnect(&self, random: &mut Random) {
+        let disconnected = self.bounded("disconnect", self.client.disconnect()).await;
+        self.note(&format!("disconnected: {disconnected:?}"));
+        self.shared.world.ledger().disconnected(&self.life.name);
+        tokio::time::sleep(random.millis(5_000)).await;
+        let connected = self.bounded("connect", self.client.client().connect()).await;
+        self.note(&format!("connected: {:?}", connected.map(drop)));
     }
 
     async fn act(&self, random: &mut Random, id: &str) {
