@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use mock_server::MockServer;
 use sandbox_agent_sdk::SandboxAgentClient;
 use sandbox_agent_sdk::connection::Capabilities;
@@ -15,6 +16,12 @@ use crate::random_token;
 /// How many of the last lines of standard error are shown of an agent that failed to start.
 const STDERR_LINES: usize = 5;
 
+/// The headings of the columns.
+const HEADINGS: [&str; 9] =
+    ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
+/// The columns of the version. A longer version moves the rest of its row.
+const VERSION_COLUMNS: usize = 10;
+
 /// A row of the table.
 enum Row {
     /// The cells of an agent that was started.
@@ -23,36 +30,36 @@ enum Row {
     Reason(&'static str, Vec<String>),
 }
 
-/// Starts every installed agent, and returns a table of their versions and capabilities.
-pub async fn table() -> String {
-    let heading = ["agent", "version", "load", "resume", "fork", "list", "close", "images", "log in by"];
-    let mut rows = vec![Row::Cells(heading.map(str::to_owned).to_vec())];
-    rows.extend(join_all(KNOWN_AGENTS.iter().map(row)).await);
-    let mut widths = vec![0; heading.len()];
-    for row in &rows {
-        match row {
-            Row::Cells(cells) => {
-                for (width, cell) in widths.iter_mut().zip(cells) {
-                    *width = cell.width().max(*width);
-                }
-            }
-            Row::Reason(name, _) => widths[0] = name.width().max(widths[0]),
-        }
+/// Starts every installed agent, and passes the lines of a table of their versions and capabilities to `show`.
+///
+/// The row of an agent is shown when the agent has responded: one that does not respond delays no other row.
+pub async fn table(mut show: impl FnMut(&str)) {
+    let names = KNOWN_AGENTS.iter().map(|agent| agent.name.width());
+    let mut widths = HEADINGS.map(UnicodeWidthStr::width);
+    widths[0] = names.fold(widths[0], usize::max);
+    widths[1] = VERSION_COLUMNS;
+    show(&lines(&Row::Cells(HEADINGS.map(str::to_owned).to_vec()), &widths));
+    let mut rows: FuturesUnordered<_> = KNOWN_AGENTS.iter().map(row).collect();
+    while let Some(row) = rows.next().await {
+        show(&lines(&row, &widths));
     }
+}
+
+/// Returns the lines of a row.
+fn lines(row: &Row, widths: &[usize]) -> String {
     let padded =
         |cell: &str, width: usize| format!("{cell}{}", " ".repeat(width.saturating_sub(cell.width())));
-    let lines = rows.iter().map(|row| match row {
+    match row {
         Row::Cells(cells) => {
             let cells: Vec<String> =
-                cells.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
+                cells.iter().zip(widths).map(|(cell, width)| padded(cell, *width)).collect();
             format!("{}\n", cells.join("  ").trim_end())
         }
         Row::Reason(name, lines) => {
             let indent = format!("\n{}    ", " ".repeat(widths[0]));
             format!("{}  {}\n", padded(name, widths[0]), lines.join(&indent))
         }
-    });
-    lines.collect()
+    }
 }
 
 /// Returns the row of an agent.

@@ -70,7 +70,7 @@ impl Console {
         let mut signals = Signals::listen()?;
         let talk = Talk::new(host);
         let task = match &args.resume {
-            Some(id) => talk.resume(id.clone()),
+            Some(id) => talk.resume(id.clone(), None),
             None => talk.begin(),
         };
         let mut console = Self {

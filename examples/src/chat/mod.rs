@@ -33,6 +33,7 @@ mod pipe;
 mod plain;
 mod run;
 mod screen;
+mod sessions;
 mod showcase;
 mod signals;
 mod talk;

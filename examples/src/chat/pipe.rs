@@ -46,7 +46,7 @@ impl Pipe {
     pub(super) async fn run(args: &Args, host: &Host) -> io::Result<Exit> {
         let talk = Talk::new(host);
         let task = match &args.resume {
-            Some(id) => talk.resume(id.clone()),
+            Some(id) => talk.resume(id.clone(), None),
             None => talk.begin(),
         };
         let mut pipe = Self {
@@ -179,8 +179,7 @@ impl Pipe {
         }
         self.view.end();
         self.tell([])?;
-        let login = outcome.as_ref().err().and_then(|error| self.talk.login(error));
-        match login {
+        match self.talk.turn_over(&outcome) {
             Some(login) => Ok(Ended::Login(login)),
             None => self.judge(outcome, cancelled).map(Ended::Over),
         }

@@ -5,10 +5,10 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandbox_agent_sdk::session::{ListSessions, SessionInfo, SessionSnapshot};
+use sandbox_agent_sdk::session::SessionSnapshot;
 use sandbox_agent_sdk::{
     Error, Event, Events, NewSession, OpenSession, SandboxAgentClient, Session, TerminationInfo, Turn,
-    Update, UpdateKind,
+    TurnOutcome, Update, UpdateKind,
 };
 use serde_json::Value;
 
@@ -19,12 +19,11 @@ use super::files;
 use super::host::Host;
 use super::line::{Line, Style};
 use super::login::{LoginHelp, logged_in};
+use super::sessions::{Listed, list_sessions};
 use crate::agents::key_logins;
 
 /// How many characters of a prompt are used as a session's title.
 const TITLE_CHARS: usize = 60;
-/// How many sessions are listed.
-const LISTED: usize = 30;
 
 /// The conversation.
 pub(super) struct Talk {
@@ -34,17 +33,20 @@ pub(super) struct Talk {
     /// The name to show until the agent has reported its own.
     agent: String,
     login: LoginHelp,
+    /// The directory of new sessions.
     directory: String,
     session: Option<Session>,
-    /// The ids of the sessions in the last list.
-    listed: Vec<String>,
+    /// The directory of the current session.
+    session_directory: String,
+    /// The sessions in the last list.
+    listed: Vec<Listed>,
     /// The first prompt of each session of this chat, for agents without session titles.
     begun_with: HashMap<String, String>,
     /// The text of the last prompt.
     last_prompt: String,
     /// Whether the agent has begun to work on the last prompt.
     has_begun: bool,
-    /// The login methods that were tried because a prompt required a login.
+    /// The login methods that were tried because the current prompt requires a login.
     tried: Vec<&'static str>,
     /// Whether the agent has exited and was not restarted.
     pub(super) dead: bool,
@@ -70,18 +72,30 @@ pub(super) enum Done {
     /// Lines to show.
     Lines(Vec<Line>),
     /// The listed sessions.
-    Sessions(Vec<(String, Line)>),
+    Sessions(Vec<Listed>),
     /// The conversation continues in this session.
     Session {
         session: Session,
+        /// The directory of the session.
+        directory: String,
         note: Line,
-        /// Whether to show the history of the session.
-        replay: bool,
+        past: Past,
     },
     /// The mode was set.
     Mode,
     /// The model was set.
     Model,
+}
+
+/// What the history of a session is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Past {
+    /// There is none, or the agent does not replay it.
+    Unknown,
+    /// It is only checked: the user has seen it.
+    Checked,
+    /// It is shown.
+    Shown,
 }
 
 /// What to show after a task.
@@ -103,6 +117,7 @@ impl Talk {
             login: host.login.clone(),
             directory: host.directory.clone(),
             session: None,
+            session_directory: host.directory.clone(),
             listed: Vec::new(),
             begun_with: HashMap::new(),
             last_prompt: String::new(),
@@ -163,7 +178,7 @@ impl Talk {
         let Some(session) = self.session.clone() else {
             return Err(vec![Line::new(Style::Warn, "! There is no session yet.")]);
         };
-        let (client, directory) = (self.client.clone(), self.directory.clone());
+        let (client, directory) = (self.client.clone(), self.session_directory.clone());
         let snapshot = session.snapshot();
         let (modes, models) = (Choices::modes(&snapshot), Choices::models(&snapshot));
         let lines =
@@ -174,12 +189,16 @@ impl Talk {
             Command::Resume(None) => {
                 let (lister, titles) = (self.lister.clone(), self.begun_with.clone());
                 let present = session.id().to_owned();
-                task("listing the sessions", Box::pin(sessions(client, lister, present, titles)))
+                task("listing the sessions", Box::pin(list_sessions(client, lister, present, titles)))
             }
             Command::Resume(Some(which)) => {
                 let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-                let id = number.and_then(|index| self.listed.get(index)).unwrap_or(&which).clone();
-                self.resume(id)
+                let numbered = number.and_then(|index| self.listed.get(index));
+                let listed = numbered.or_else(|| self.listed.iter().find(|session| session.id == which));
+                match listed.cloned() {
+                    Some(Listed { id, directory, .. }) => self.resume(id, directory),
+                    None => self.resume(which, None),
+                }
             }
             Command::New => self.begin(),
             Command::Restart => task("restarting the agent", Box::pin(restart(client, session, directory))),
@@ -222,24 +241,19 @@ impl Talk {
             let session = new_session(&client, &directory).await?;
             let name = title(&client).unwrap_or(agent);
             let note = Line::new(Style::Dim, &format!("A new session with {name}"));
-            Ok(Done::Session { session, note, replay: false })
+            Ok(Done::Session { session, directory, note, past: Past::Unknown })
         });
         Task { what: format!("starting {}", self.agent), work }
     }
 
-    /// Resumes a session, with its history if the agent can load it.
-    pub(super) fn resume(&self, id: String) -> Task {
-        let (client, directory) = (self.client.clone(), self.directory.clone());
+    /// Resumes a session, with its history if the agent can load it. Without a directory, it is the one of new sessions.
+    pub(super) fn resume(&self, id: String, directory: Option<String>) -> Task {
+        let (client, directory) = (self.client.clone(), directory.unwrap_or_else(|| self.directory.clone()));
         let note = Line::new(Style::Dim, &format!("Back in session {id}"));
         let work = Box::pin(async move {
-            let open = || OpenSession::in_dir(&directory);
-            let (session, replay) = match logged_in(&client, || client.load_session(&id, open())).await {
-                Err(Error::Unsupported { .. }) => {
-                    (logged_in(&client, || client.resume_session(&id, open())).await?, false)
-                }
-                other => (other?, true),
-            };
-            Ok(Done::Session { session, note, replay })
+            let (session, is_loaded) = reopen(&client, &id, &directory).await?;
+            let past = if is_loaded { Past::Shown } else { Past::Unknown };
+            Ok(Done::Session { session, directory, note, past })
         });
         Task { what: "loading the session".to_owned(), work }
     }
@@ -250,23 +264,28 @@ impl Talk {
             Done::Lines(lines) => lines,
             Done::Sessions(sessions) => {
                 let numbered = sessions.iter().enumerate();
-                let lines = numbered.map(|(index, (_, line))| {
-                    line.clone().behind(Style::Accent, &format!("{:>4}  ", index + 1))
+                let lines = numbered.map(|(index, session)| {
+                    session.line.clone().behind(Style::Accent, &format!("{:>4}  ", index + 1))
                 });
                 let mut lines: Vec<Line> = lines.collect();
                 lines.push(Line::new(Style::Dim, "/resume NUMBER resumes one of them."));
-                self.listed = sessions.into_iter().map(|(id, _)| id).collect();
+                self.listed = sessions;
                 lines
             }
-            Done::Session { session, note, replay } => return self.adopt(session, note, replay),
+            Done::Session { session, directory, note, past } => {
+                self.session_directory = directory;
+                return self.adopt(session, note, past);
+            }
             Done::Mode => vec![set_line("mode", &Choices::modes(&self.snapshot()))],
             Done::Model => vec![set_line("model", &Choices::models(&self.snapshot()))],
         };
         Shown { lines, ..Shown::default() }
     }
 
-    fn adopt(&mut self, session: Session, note: Line, replay: bool) -> Shown {
+    fn adopt(&mut self, session: Session, note: Line, past: Past) -> Shown {
         self.dead = false;
+        // A restarted agent may require a login again.
+        self.tried.clear();
         let snapshot = session.snapshot();
         let mut note = note;
         for (what, choices) in [("mode", Choices::modes(&snapshot)), ("model", Choices::models(&snapshot))] {
@@ -274,9 +293,9 @@ impl Talk {
                 note = note.with(Style::Dim, &format!(" · {what} {name}"));
             }
         }
-        let history = if replay { session.history().to_vec() } else { Vec::new() };
+        let history = if past == Past::Shown { session.history().to_vec() } else { Vec::new() };
         let mut lines = vec![note];
-        if replay && history.is_empty() {
+        if past != Past::Unknown && session.history().is_empty() {
             // Some agents open an empty session for an id that they do not know.
             let text =
                 "! The agent replayed no history. The session is empty, or the agent does not have it.";
@@ -287,9 +306,13 @@ impl Talk {
         Shown { lines, history, events }
     }
 
-    /// Returns the login that a failed prompt requires, if there is a key for it that was not tried yet.
-    pub(super) fn login(&mut self, error: &Error) -> Option<Login> {
-        let Error::LoginRequired(required) = error else { return None };
+    /// Ends a turn. Returns the login that its prompt requires, if there is a key for it that was not tried yet.
+    pub(super) fn turn_over(&mut self, outcome: &Result<TurnOutcome, Error>) -> Option<Login> {
+        let Err(error @ Error::LoginRequired(required)) = outcome else {
+            // The agent is logged in. The login may expire, and the same key then works again.
+            self.tried.clear();
+            return None;
+        };
         let offered: Vec<String> = required.methods.iter().map(|method| method.id.clone()).collect();
         let login = key_logins(&offered).into_iter().find(|login| !self.tried.contains(login))?;
         self.tried.push(login);
@@ -340,67 +363,6 @@ fn set_line(what: &str, choices: &Choices) -> Line {
     Line::new(Style::Good, "✔ ").with(Style::Normal, &format!("The {what} is {name} now."))
 }
 
-async fn sessions(
-    client: SandboxAgentClient,
-    lister: Option<SandboxAgentClient>,
-    present: String,
-    titles: HashMap<String, String>,
-) -> Result<Done, Error> {
-    let mut infos = first_sessions(&client).await?;
-    // Starting an agent only to learn that it lists no sessions has side effects: gemini removes old sessions.
-    let lists = client.capabilities().is_some_and(|can| can.list_sessions);
-    if let Some(lister) = lister.filter(|_| lists) {
-        // The agent knows titles and earlier sessions. A failure of the second process is not an error.
-        for info in sessions_of_agent(&lister).await {
-            match infos.iter_mut().find(|known| known.session_id == info.session_id) {
-                Some(known) => known.title = info.title.or(known.title.take()),
-                None => infos.push(info),
-            }
-        }
-    }
-    infos.truncate(LISTED);
-    let sessions = infos.into_iter().map(|info| {
-        let title = info.title.clone().filter(|title| !title.is_empty());
-        let title = title.or_else(|| titles.get(&info.session_id).cloned());
-        let title = title.unwrap_or_else(|| info.session_id.clone());
-        let mut line = Line::new(Style::Normal, &title);
-        if title != info.session_id {
-            line = line.with(Style::Dim, &format!("  {}", info.session_id));
-        }
-        if let Some(directory) = &info.directory {
-            line = line.with(Style::Dim, &format!("  {directory}"));
-        }
-        if info.session_id == present {
-            line = line.with(Style::Good, "  this one");
-        } else if info.has_ended() {
-            line = line.with(Style::Dim, "  ended");
-        }
-        (info.session_id, line)
-    });
-    Ok(Done::Sessions(sessions.collect()))
-}
-
-async fn first_sessions(client: &SandboxAgentClient) -> Result<Vec<SessionInfo>, Error> {
-    let mut list = client.list_sessions(ListSessions::all());
-    let mut sessions = Vec::new();
-    while sessions.len() < LISTED {
-        let Some(info) = list.next().await else { break };
-        sessions.push(info?);
-    }
-    Ok(sessions)
-}
-
-/// Lists the sessions with a separate process of the agent.
-async fn sessions_of_agent(lister: &SandboxAgentClient) -> Vec<SessionInfo> {
-    let listed = match lister.connect().await {
-        Ok(_) => first_sessions(lister).await,
-        Err(error) => Err(error),
-    };
-    // The process is no longer needed.
-    let _ = lister.disconnect().await;
-    listed.unwrap_or_default()
-}
-
 async fn list_models(session: Session) -> Result<Done, Error> {
     let list = session.list_models().await?;
     let lines = list.available.iter().map(|model| {
@@ -412,22 +374,37 @@ async fn list_models(session: Session) -> Result<Done, Error> {
     Ok(Done::Lines(lines.collect()))
 }
 
-/// Restarts the agent and resumes the session, or creates a new one if the agent has lost it.
+/// Opens a session of the agent, and returns whether it was loaded: the history of a loaded session shows whether the
+/// agent still has it. Some agents open an empty session for an id that they do not know.
+async fn reopen(client: &SandboxAgentClient, id: &str, directory: &str) -> Result<(Session, bool), Error> {
+    let open = || OpenSession::in_dir(directory);
+    match logged_in(client, || client.load_session(id, open())).await {
+        Err(Error::Unsupported { .. }) => {
+            Ok((logged_in(client, || client.resume_session(id, open())).await?, false))
+        }
+        loaded => Ok((loaded?, true)),
+    }
+}
+
+/// Restarts the agent and opens the session again, or creates a new one if the agent has lost it.
 async fn restart(client: SandboxAgentClient, session: Session, directory: String) -> Result<Done, Error> {
     match client.restart_agent().await {
         Err(Error::NotConnected) => drop(client.connect().await?),
         other => drop(other?),
     }
-    let resumed = logged_in(&client, || client.resume_session(session.id(), OpenSession::in_dir(&directory)));
-    match resumed.await {
-        Ok(session) => {
-            let note = Line::new(Style::Good, "✔ ").with(Style::Dim, "The agent runs again");
-            Ok(Done::Session { session, note, replay: false })
+    match reopen(&client, session.id(), &directory).await {
+        Ok((session, is_loaded)) => {
+            let past = if is_loaded { Past::Checked } else { Past::Unknown };
+            let is_lost = is_loaded && session.history().is_empty();
+            let sign = if is_lost { Line::new(Style::Warn, "! ") } else { Line::new(Style::Good, "✔ ") };
+            let note = sign.with(Style::Dim, "The agent runs again");
+            Ok(Done::Session { session, directory, note, past })
         }
         Err(error @ (Error::Unsupported { .. } | Error::Rpc { .. })) => {
             let why = card::failure("the conversation could not be resumed", &error);
             let note = why.into_iter().next().unwrap_or_default();
-            Ok(Done::Session { session: new_session(&client, &directory).await?, note, replay: false })
+            let session = new_session(&client, &directory).await?;
+            Ok(Done::Session { session, directory, note, past: Past::Unknown })
         }
         Err(error) => Err(error),
     }

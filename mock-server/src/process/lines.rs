@@ -72,9 +72,10 @@ impl Lines {
 /// Splits a line into text and the messages behind it. Some agents print text without a line ending before the next
 /// message, and that message must not be lost. Any other line is one piece.
 pub(super) fn pieces(line: &[u8]) -> Vec<&[u8]> {
+    let blanks = line.len() - line.trim_ascii_start().len();
     let (mut rest, mut pieces) = (line, Vec::new());
     while let Some(start) = start_of_last_object(rest)
-        && !rest[..start].trim_ascii_start().is_empty()
+        && start > blanks
         && is_message(&rest[start..])
     {
         let (before, message) = rest.split_at(start);
@@ -180,6 +181,12 @@ mod tests {
             let line = format!("{}}}", part.repeat(length / part.len()));
             assert_eq!(pieces(line.as_bytes()), [line.as_bytes()], "{part}");
         }
+        let message = r#"{"jsonrpc":"2.0"}"#;
+        let count = length / 2 / message.len();
+        let line = " ".repeat(length / 2) + &message.repeat(count);
+        let pieces = pieces(line.as_bytes());
+        assert_eq!(pieces.len(), count);
+        assert!(pieces.iter().all(|piece| piece.trim_ascii() == message.as_bytes()));
     }
 
     fn split(chunks: &[&[u8]], limit: usize) -> Vec<String> {

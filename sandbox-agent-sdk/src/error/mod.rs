@@ -18,6 +18,7 @@ mod rpc;
 #[cfg(test)]
 mod tests;
 mod timeout;
+mod unknown_session;
 
 pub use crate::convert::fields::MissingMember;
 pub use crate::convert::unparsed::AgentUnparsed;
@@ -25,6 +26,7 @@ pub use end::{AgentEnded, LostReason};
 pub use http::{HttpError, Problem};
 pub use rpc::RpcError;
 pub use timeout::{Phase, Timeout};
+pub(crate) use unknown_session::is_unknown_session;
 
 /// A cause that several failed calls can share.
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;

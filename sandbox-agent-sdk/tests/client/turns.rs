@@ -392,7 +392,7 @@ async fn the_longest_durations_are_no_limits() {
 }
 
 #[tokio::test]
-async fn an_error_response_to_a_prompt_may_have_been_executed_whatever_it_says() {
+async fn an_error_response_to_a_prompt_may_have_been_executed_although_it_reports_an_ended_session() {
     let fail = || Step::Fail { code: -32000, message: "session already ended".into(), data: None };
     let script = Script::new(move |turn| match turn.text.as_str() {
         "work" => vec![Step::Say("working".into()), fail()],
@@ -403,4 +403,22 @@ async fn an_error_response_to_a_prompt_may_have_been_executed_whatever_it_says()
     assert!(within(session.prompt("work").outcome()).await.unwrap_err().maybe_executed());
     let error = within(session.prompt("rest").outcome()).await.unwrap_err();
     assert!(error.rpc_error().is_some() && error.maybe_executed(), "the session runs: {error:?}");
+}
+
+#[tokio::test]
+async fn a_prompt_to_a_session_that_the_agent_does_not_have_has_not_run_unless_it_reported_work() {
+    let fail = || Step::Fail { code: -32002, message: "no such session".into(), data: None };
+    let script = Script::new(move |turn| match turn.text.as_str() {
+        "work" => vec![Step::Say("working".into()), fail()],
+        _ => vec![fail()],
+    });
+    for kind in KINDS {
+        let server = MockServer::builder().agent("mock", script.clone()).start().await;
+        let session = session(&client(&server, kind)).await;
+        for (prompt, may_have_run) in [("work", true), ("rest", false), ("work", true)] {
+            let error = within(session.prompt(prompt).outcome()).await.unwrap_err();
+            assert!(error.rpc_error().is_some(), "{error:?}");
+            assert_eq!(error.maybe_executed(), may_have_run, "{prompt}: {error:?}");
+        }
+    }
 }

@@ -23,8 +23,8 @@ pub enum Login {
     /// The right key.
     #[default]
     Key,
-    /// The right key in its variable, without a setting that selects a login.
-    Unselected,
+    /// The right key in its variable, and a setting that selects another login, which is not set up.
+    Other,
     /// A key that the model refuses.
     WrongKey,
     /// Nothing.
@@ -44,6 +44,7 @@ pub struct HomeOptions {
 #[derive(Debug)]
 pub struct AgentHome {
     folder: TempDir,
+    settings: Vec<String>,
     project: PathBuf,
     launcher: PathBuf,
 }
@@ -62,7 +63,7 @@ impl AgentHome {
             fs::create_dir(root.join(name)).expect("a folder");
         }
         let key = match options.login {
-            Login::Key | Login::Unselected => Some(KEY),
+            Login::Key | Login::Other => Some(KEY),
             Login::WrongKey => Some("wrong-key"),
             Login::Missing => None,
         };
@@ -79,12 +80,14 @@ impl AgentHome {
             ("NO_COLOR", "1".to_owned()),
             ("NO_PROXY", "*".to_owned()),
         ];
-        let is_selected = options.login != Login::Unselected;
-        environment.extend(configure(agent, &root, model, key, is_selected));
+        let is_selected = options.login != Login::Other;
+        let (variables, settings) = configure(agent, &root, model, key, is_selected);
+        let settings = variables.iter().map(|(name, _)| (*name).to_owned()).chain(settings).collect();
+        environment.extend(variables);
         let launcher = root.join("launch");
         let record = options.recorded.then(|| RECORDS.map(|name| root.join(name)));
         write_launcher(&launcher, &project, &environment, command, record.as_ref());
-        Self { folder, project, launcher }
+        Self { folder, settings, project, launcher }
     }
 
     /// The directory that the agent works in.
@@ -95,6 +98,12 @@ impl AgentHome {
     /// The program that starts the agent with its configuration.
     pub fn launcher(&self) -> &Path {
         &self.launcher
+    }
+
+    /// The names of the variables and settings that the agent was configured with, for example `provider.*.npm`. `*`
+    /// stands for a name that this configuration has chosen.
+    pub fn settings(&self) -> &[String] {
+        &self.settings
     }
 
     /// The folder that everything is in.
@@ -113,17 +122,25 @@ impl AgentHome {
 
 type Variables = Vec<(&'static str, String)>;
 
-fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_selected: bool) -> Variables {
+/// Writes the settings, and returns the variables and the names of the settings.
+fn configure(
+    agent: RealAgent,
+    root: &Path,
+    model: &str,
+    key: Option<&str>,
+    is_selected: bool,
+) -> (Variables, Vec<String>) {
     let on = || "1".to_owned();
-    let selected = |login: &str| match is_selected {
-        true => json!({ "auth": { "selectedType": login } }),
-        false => json!({}),
+    let selected = |by_key: &str, other: &str| {
+        let login = if is_selected { by_key } else { other };
+        json!({ "auth": { "selectedType": login } })
     };
     let mut variables: Variables = Vec::new();
     let mut give = |name: &'static str| variables.extend(key.map(|key| (name, key.to_owned())));
-    match agent {
+    let settings = match agent {
         RealAgent::OpenCode => {
-            write(&root.join("config/opencode/opencode.json"), &opencode(model, key).to_string());
+            let settings = opencode(model, key);
+            write(&root.join("config/opencode/opencode.json"), &settings.to_string());
             for name in [
                 "OPENCODE_DISABLE_MODELS_FETCH",
                 "OPENCODE_DISABLE_AUTOUPDATE",
@@ -132,23 +149,16 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_s
             ] {
                 variables.push((name, on()));
             }
+            names_in(&settings)
         }
         RealAgent::Codex => {
             give("SCRIPTED_KEY");
             give("OPENAI_API_KEY");
-            let config = format!(
-                "model = \"gpt-5.4\"\nmodel_provider = \"scripted\"\napproval_policy = \"untrusted\"\n\
-                 sandbox_mode = \"workspace-write\"\nmodel_reasoning_summary = \"auto\"\n\
-                 model_supports_reasoning_summaries = true\ncheck_for_update_on_startup = false\n\
-                 [analytics]\nenabled = false\n\
-                 [model_providers.scripted]\nname = \"Scripted\"\nbase_url = \"{model}/v1\"\n\
-                 env_key = \"SCRIPTED_KEY\"\nwire_api = \"responses\"\nrequest_max_retries = 1\n\
-                 stream_max_retries = 1\n\
-                 [projects.\"{}\"]\ntrust_level = \"untrusted\"\n",
-                root.join("project").display()
-            );
-            write(&root.join("home/.codex/config.toml"), &config);
+            let settings = codex(model, &root.join("project"), is_selected);
+            let lines = settings.iter().map(|(name, value)| format!("{name} = {value}\n"));
+            write(&root.join("home/.codex/config.toml"), &lines.collect::<String>());
             variables.push(("CODEX_HOME", root.join("home/.codex").display().to_string()));
+            settings.iter().map(|(name, _)| general(name)).collect()
         }
         RealAgent::Claude => {
             give("ANTHROPIC_API_KEY");
@@ -163,6 +173,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_s
             ] {
                 variables.push((name, on()));
             }
+            Vec::new()
         }
         RealAgent::Gemini => {
             give("GEMINI_API_KEY");
@@ -170,7 +181,7 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_s
             variables.push(("GEMINI_CLI_TRUST_WORKSPACE", "true".to_owned()));
             variables.push(("GEMINI_TELEMETRY_ENABLED", "false".to_owned()));
             let settings = json!({
-                "security": selected("gemini-api-key"),
+                "security": selected("gemini-api-key", "compute-default-credentials"),
                 "general": {
                     "enableAutoUpdate": false, "disableAutoUpdate": true,
                     "sessionRetention": { "enabled": false },
@@ -179,21 +190,81 @@ fn configure(agent: RealAgent, root: &Path, model: &str, key: Option<&str>, is_s
                 "telemetry": { "enabled": false },
             });
             write(&root.join("home/.gemini/settings.json"), &settings.to_string());
+            names_in(&settings)
         }
         RealAgent::Qwen => {
             give("OPENAI_API_KEY");
             variables.push(("OPENAI_BASE_URL", format!("{model}/v1")));
             variables.push(("OPENAI_MODEL", "scripted-one".to_owned()));
             let settings = json!({
-                "security": selected("openai"),
+                "security": selected("openai", "qwen-oauth"),
                 "general": { "enableAutoUpdate": false, "disableAutoUpdate": true },
                 "privacy": { "usageStatisticsEnabled": false },
                 "telemetry": { "enabled": false },
             });
             write(&root.join("home/.qwen/settings.json"), &settings.to_string());
+            names_in(&settings)
+        }
+    };
+    (variables, settings)
+}
+
+/// The name of a setting, with `*` for the names that this configuration has chosen.
+fn general(name: &str) -> String {
+    let name = name.replace(".scripted.", ".*.");
+    match (name.find('"'), name.rfind('"')) {
+        (Some(first), Some(last)) => format!("{}*{}", &name[..first], &name[last + 1..]),
+        _ => name,
+    }
+}
+
+/// The names of the settings in an object. Models are one setting.
+fn names_in(settings: &Value) -> Vec<String> {
+    fn add(name: &str, value: &Value, names: &mut Vec<String>) {
+        match value.as_object().filter(|_| !name.ends_with(".models")) {
+            Some(members) => members.iter().for_each(|(member, value)| {
+                add(&[name, ".", member].concat(), value, names);
+            }),
+            None => names.push(general(name.trim_start_matches('.'))),
         }
     }
-    variables
+    let mut names = Vec::new();
+    add("", settings, &mut names);
+    names
+}
+
+/// The settings of codex, as TOML.
+fn codex(model: &str, project: &Path, is_selected: bool) -> Vec<(String, String)> {
+    let text = |value: &str| format!("{value:?}");
+    let url = format!("{model}/v1");
+    // Its own provider requires a login.
+    let own = [
+        ("model_provider", text("openai")),
+        ("openai_base_url", text(&url)),
+        ("features.enable_request_compression", "false".to_owned()),
+    ];
+    let scripted = [
+        ("model_provider", text("scripted")),
+        ("model_providers.scripted.name", text("Scripted")),
+        ("model_providers.scripted.base_url", text(&url)),
+        ("model_providers.scripted.env_key", text("SCRIPTED_KEY")),
+        ("model_providers.scripted.wire_api", text("responses")),
+        ("model_providers.scripted.request_max_retries", "1".to_owned()),
+        ("model_providers.scripted.stream_max_retries", "1".to_owned()),
+    ];
+    let provider = if is_selected { scripted.to_vec() } else { own.to_vec() };
+    let trust = format!("projects.{project:?}.trust_level");
+    let settings = [
+        ("model", text("gpt-5.4")),
+        ("approval_policy", text("untrusted")),
+        ("sandbox_mode", text("workspace-write")),
+        ("model_reasoning_summary", text("auto")),
+        ("model_supports_reasoning_summaries", "true".to_owned()),
+        ("check_for_update_on_startup", "false".to_owned()),
+        ("analytics.enabled", "false".to_owned()),
+        (trust.as_str(), text("untrusted")),
+    ];
+    settings.into_iter().chain(provider).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn opencode(model: &str, key: Option<&str>) -> Value {

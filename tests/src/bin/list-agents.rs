@@ -2,5 +2,5 @@
 
 #[tokio::main]
 async fn main() {
-    print!("{}", sdk_examples::agents::table().await);
+    sdk_examples::agents::table(|line| print!("{line}")).await;
 }

@@ -159,6 +159,10 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let bytes = to_bytes(body, REQUEST_BYTES).await.unwrap_or_default();
+    if parts.headers.contains_key("upgrade") {
+        // An agent that tries a web socket first then uses HTTP.
+        return json_response(StatusCode::UPGRADE_REQUIRED, &json!({ "error": { "message": "only HTTP" } }));
+    }
     if path == "/" {
         // Some agents probe the address first.
         return json_response(StatusCode::OK, &json!({}));

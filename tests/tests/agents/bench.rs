@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use mock_server::{MockServer, ProcessAgent, State};
+use mock_server::{MockServer, State};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -27,6 +27,7 @@ use sdk_tests::{
 use tokio::task::JoinHandle;
 
 use crate::{
+    apart::{Apart, mock},
     cell::{Cell, Face, folder},
     runner::RELEASED,
 };
@@ -65,6 +66,8 @@ pub(crate) struct Bench {
 
 enum Server {
     Mock(Box<MockServer>),
+    /// A mock server in a process of its own.
+    Apart(Box<Apart>),
     Released(Box<ReleasedServer>),
 }
 
@@ -83,9 +86,18 @@ impl Bench {
         Self::with(cell, HomeOptions { recorded: true, ..HomeOptions::default() }).await
     }
 
+    /// Starts everything, with the server in a process of its own.
+    pub(crate) async fn apart(cell: Cell) -> Self {
+        let mut bench = Self::start(cell).await;
+        if cell.face == Face::Mock {
+            bench.server = Server::Apart(Box::new(Apart::start(cell.agent, &bench.home).await));
+        }
+        bench
+    }
+
     async fn with(cell: Cell, options: HomeOptions) -> Self {
         let model = match options.login {
-            Login::WrongKey => ScriptedModel::with_key(KEY).await,
+            Login::WrongKey | Login::Other => ScriptedModel::with_key(KEY).await,
             _ => ScriptedModel::start().await,
         };
         let package = cell.agent.fetch(&folder()).await.expect("the agent was fetched");
@@ -93,11 +105,7 @@ impl Bench {
         let home = AgentHome::new(cell.agent, &command, &model.url(), &options);
         let server = match cell.face {
             Face::Mock => {
-                let agent = ProcessAgent::new(home.launcher()).cwd(home.project());
-                let builder = MockServer::builder().agent(cell.agent.name(), agent);
-                Server::Mock(Box::new(
-                    builder.default_agent(cell.agent.name()).replay_buffer(16_384).start().await,
-                ))
+                Server::Mock(Box::new(mock(cell.agent.name(), home.launcher(), home.project()).await))
             }
             Face::Released => {
                 let program = binary(&folder(), RELEASED).await.expect("the server was fetched");
@@ -114,6 +122,7 @@ impl Bench {
     pub(crate) fn url(&self) -> String {
         match &self.server {
             Server::Mock(mock) => mock.url(),
+            Server::Apart(apart) => apart.url().to_owned(),
             Server::Released(released) => released.url(),
         }
     }
@@ -169,14 +178,11 @@ impl Bench {
         self.connect(options).await.session(self.new_session()).await
     }
 
-    /// Waits until the agent has written this text to its files: agents do so after they have responded to the prompt.
-    pub(crate) async fn on_disk(&self, text: &str) {
-        until("the turn is on disk", || holds(self.home.folder(), text.as_bytes())).await;
-    }
-
     /// Waits until the agent has written this text to its files, and can load the session that it belongs to.
+    ///
+    /// Agents write a turn to disk after they have responded to its prompt.
     pub(crate) async fn written(&self, text: &str) {
-        self.on_disk(text).await;
+        until("the turn is on disk", || holds(self.home.folder(), text.as_bytes())).await;
         if self.cell.agent == RealAgent::Gemini {
             // It names the file of a session by the minute, and loading a session begins a new file.
             let minute = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs() / 60;
@@ -200,7 +206,19 @@ impl Bench {
     pub(crate) async fn restart_server(&mut self) {
         match &mut self.server {
             Server::Mock(mock) => mock.restart(State::Lost).await,
+            Server::Apart(_) => panic!("this server is not restarted"),
             Server::Released(released) => released.restart().await,
+        }
+    }
+
+    /// Kills the process of the server, and nothing else.
+    pub(crate) async fn kill_server(&mut self) {
+        match &mut self.server {
+            Server::Mock(_) => panic!("this server runs in this process"),
+            Server::Apart(apart) => apart.kill().await,
+            Server::Released(released) => {
+                send(released.pid().expect("it runs"), Signal::SIGKILL);
+            }
         }
     }
 }

@@ -49,6 +49,24 @@ impl fmt::Display for Cell {
     }
 }
 
+/// Whose limit or defect a result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Agent,
+    Server,
+}
+
+impl Whose {
+    const ALL: [Self; 2] = [Self::Agent, Self::Server];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// The asserted result of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
@@ -57,7 +75,9 @@ pub(crate) enum Seen {
     /// It works, with a remark for users.
     Note(String),
     /// The agent or the server cannot do this, and users see that.
-    Cannot(String),
+    Cannot(Whose, String),
+    /// It works, with this remark, and the row has evidence of a [rare defect](crate::known::RARE).
+    Rare(String),
     /// It failed.
     Failed(String),
 }
@@ -67,15 +87,30 @@ impl Seen {
         Self::Note(text.into())
     }
 
+    /// The agent cannot do it.
     pub(crate) fn cannot(text: impl Into<String>) -> Self {
-        Self::Cannot(text.into())
+        Self::Cannot(Whose::Agent, text.into())
+    }
+
+    /// The server cannot do it.
+    pub(crate) fn server_cannot(text: impl Into<String>) -> Self {
+        Self::Cannot(Whose::Server, text.into())
+    }
+
+    /// The result without a rare defect.
+    pub(crate) fn usual(&self) -> Self {
+        match self {
+            Self::Rare(text) => Self::Note(text.clone()),
+            other => other.clone(),
+        }
     }
 
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Works => json!({ "seen": "works" }),
             Self::Note(text) => json!({ "seen": "note", "text": text }),
-            Self::Cannot(text) => json!({ "seen": "cannot", "text": text }),
+            Self::Cannot(whose, text) => json!({ "seen": "cannot", "whose": whose.name(), "text": text }),
+            Self::Rare(text) => json!({ "seen": "rare", "text": text }),
             Self::Failed(text) => json!({ "seen": "failed", "text": text }),
         }
     }
@@ -85,7 +120,11 @@ impl Seen {
         Some(match value["seen"].as_str()? {
             "works" => Self::Works,
             "note" => Self::Note(text),
-            "cannot" => Self::Cannot(text),
+            "cannot" => {
+                let whose = value["whose"].as_str()?;
+                Self::Cannot(Whose::ALL.into_iter().find(|known| known.name() == whose)?, text)
+            }
+            "rare" => Self::Rare(text),
             _ => Self::Failed(text),
         })
     }
@@ -93,9 +132,6 @@ impl Seen {
 
 /// The prefix of a cell's result on its standard output.
 pub(crate) const RESULT: &str = "CELL ";
-
-/// The prefix of a remark on a cell's standard output, which is printed with the result.
-pub(crate) const REMARK: &str = "REMARK ";
 
 /// Where the agents and the released server are, or are fetched to.
 pub(crate) fn folder() -> PathBuf {

@@ -11,8 +11,10 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod apart;
 mod bench;
 mod cell;
+mod configuration;
 mod known;
 mod page;
 mod program;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("--cell") => runtime.block_on(cell::run(arguments.get(1).map_or("", String::as_str))),
         Some("--stage") => runtime.block_on(stage::run(arguments.get(1).map_or("", String::as_str))),
+        Some("--server") => runtime.block_on(apart::run(&arguments[1..])),
         Some("--program") => runtime.block_on(program::run(&arguments[1..])),
         _ => match Plan::parse(&arguments) {
             Ok(plan) => runtime.block_on(runner::run(plan)),

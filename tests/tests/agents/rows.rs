@@ -56,6 +56,7 @@ rows! {
     files::an_edit_shows_its_diff
     files::confined_files_serve_the_agent
     files::confined_files_serve_a_read
+    files::a_write_that_the_client_refuses
     files::terminals_are_offered
     tools::a_tool_server_is_used
     cancel::an_immediate_cancel_withdraws_the_prompt
@@ -81,6 +82,7 @@ rows! {
     lifecycle::a_disconnect_leaves_no_process
     lifecycle::a_disconnect_with_a_tool_server_leaves_no_process
     lifecycle::a_remaining_agent_is_killed_from_inside_the_sandbox
+    lifecycle::a_killed_server_leaves_no_process
     failures::a_model_error_400_is_reported
     failures::a_model_error_429_is_reported
     failures::a_model_error_500_is_reported

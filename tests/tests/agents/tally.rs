@@ -10,6 +10,8 @@ use crate::{
 pub(crate) struct Tally {
     pub(crate) cell: Cell,
     pub(crate) passed: usize,
+    /// How many of the passed runs met a rare defect.
+    pub(crate) rare: usize,
     pub(crate) runs: usize,
     pub(crate) seen: Seen,
 }
@@ -27,14 +29,15 @@ impl Tally {
         let seen: Vec<&Seen> = results.map(|result| &result.seen).collect();
         let first = *seen.first()?;
         let failed = seen.iter().filter(|seen| matches!(seen, Seen::Failed(_))).count();
+        let rare = seen.iter().filter(|seen| matches!(seen, Seen::Rare(_))).count();
         let worst = match seen.iter().find(|seen| matches!(seen, Seen::Failed(_))) {
             Some(failure) => (*failure).clone(),
-            None => match seen.iter().find(|seen| **seen != first) {
+            None => match seen.iter().find(|seen| seen.usual() != first.usual()) {
                 Some(other) => Seen::Failed(format!("the results of two runs differ: {first:?}, {other:?}")),
-                None => first.clone(),
+                None => first.usual(),
             },
         };
-        Some(Self { cell, passed: seen.len() - failed, runs: seen.len(), seen: worst })
+        Some(Self { cell, passed: seen.len() - failed, rare, runs: seen.len(), seen: worst })
     }
 }
 
@@ -53,4 +56,8 @@ pub(crate) fn check() {
     assert_eq!((tally.passed, tally.runs, &tally.seen), (2, 3, &failed));
     assert_eq!(merged(&[Seen::Works, Seen::Works]).seen, Seen::Works);
     assert!(matches!(merged(&[Seen::Works, Seen::note("a remark")]).seen, Seen::Failed(_)));
+    let rare = Seen::Rare("a remark".to_owned());
+    let tally = merged(&[Seen::note("a remark"), rare.clone(), Seen::note("a remark")]);
+    assert_eq!((tally.passed, tally.rare, tally.seen), (3, 1, Seen::note("a remark")));
+    assert!(matches!(merged(&[rare, Seen::note("another")]).seen, Seen::Failed(_)));
 }

@@ -72,6 +72,7 @@ impl Console {
         self.cancelling = None;
         self.asks.cancel();
         self.view.end();
+        let login = self.talk.turn_over(&outcome);
         match outcome {
             Ok(outcome) => match outcome.stop_reason {
                 StopReason::EndTurn => {}
@@ -88,7 +89,7 @@ impl Console {
                 }
                 None => {
                     self.talk.dead = error.is_terminal();
-                    if let Some(login) = self.talk.login(&error) {
+                    if let Some(login) = login {
                         return self.log_in(login);
                     }
                     self.queue.clear();

@@ -125,8 +125,9 @@ impl Stub {
 
     fn prompt(&self, id: &Value, session: &str, params: &Value) {
         let text = prompt_text(params);
-        let Some(cancel) = self.sessions.begin(session, &text) else {
-            return self.peer.refuse(id, -32002, "no such session, or a turn is running in it");
+        let cancel = match self.sessions.begin(session, &text) {
+            Ok(cancel) => cancel,
+            Err(why) => return self.peer.refuse(id, -32002, why),
         };
         let mut turn = self.turn(session);
         turn.cancel = cancel;
@@ -151,7 +152,7 @@ impl Stub {
                     return self.peer.refuse(id, -32601, "method not found");
                 }
                 let Some(history) = self.sessions.open(session, &params["cwd"]) else {
-                    return self.peer.refuse(id, -32002, "no such session");
+                    return self.peer.refuse(id, -32002, session::UNKNOWN);
                 };
                 let replayed = history.into_iter().filter(|_| loads);
                 replayed.for_each(|update| self.peer.update(session, update));

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::turn::{Cancel, chunk};
 
+/// Why a request about a session is refused that this process does not have.
+pub(crate) const UNKNOWN: &str = "no such session";
+
 /// All sessions, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
@@ -106,16 +109,19 @@ impl Sessions {
         table.sessions.iter().map(|(id, session)| json!({ "sessionId": id, "cwd": session.cwd })).collect()
     }
 
-    /// Begins a turn; `None` if the session does not exist or is running a turn.
-    pub(crate) fn begin(&self, id: &str, prompt: &str) -> Option<Arc<Cancel>> {
+    /// Begins a turn. The error says why it cannot begin.
+    pub(crate) fn begin(&self, id: &str, prompt: &str) -> Result<Arc<Cancel>, &'static str> {
         let mut table = self.table();
-        let session = table.sessions.get_mut(id).filter(|session| session.turn.is_none())?;
+        let session = table.sessions.get_mut(id).ok_or(UNKNOWN)?;
+        if session.turn.is_some() {
+            return Err("a turn is running in the session");
+        }
         let asked = chunk("user_message_chunk", prompt);
         self.write_down(id, std::slice::from_ref(&asked));
         session.history.push(asked);
         let cancel = Arc::new(Cancel::default());
         session.turn = Some(Arc::clone(&cancel));
-        Some(cancel)
+        Ok(cancel)
     }
 
     /// Ends the turn, so that the next one may begin.

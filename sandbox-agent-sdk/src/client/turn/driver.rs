@@ -22,6 +22,7 @@ use crate::client::reading::id_text;
 use crate::client::session::TurnState;
 use crate::client::snapshot::Patch;
 use crate::client::stream::{PromptLayer, Resend};
+use crate::error::{RpcError, is_unknown_session};
 use crate::event::TurnEnded;
 use crate::session::SessionInfo;
 use crate::termination::TerminationReport;
@@ -237,8 +238,7 @@ impl Driver {
             {
                 Err(self.already_ended(Error::Rpc { error, status: None, executed: true }).await)
             }
-            // The agent may have done a part of the work before it failed.
-            Err(Error::Rpc { error, status, .. }) => Err(Error::Rpc { error, status, executed: true }),
+            Err(Error::Rpc { error, status, .. }) => Err(self.refused(error, status)),
             Err(Error::LoginRequired(mut login)) => {
                 // The prompt is not sent again, but the next one finds the agent logged in. A login that fails does not
                 // change what is known about this prompt.
@@ -249,6 +249,18 @@ impl Driver {
             }
             outcome => outcome,
         }
+    }
+
+    /// Returns the error of a prompt to which the agent responded with an error: it may have done a part of the work,
+    /// unless it does not have the session and has reported nothing.
+    fn refused(&self, error: RpcError, status: Option<u16>) -> Error {
+        let is_silent = !self.inner.hub.has_updates(&self.session) && self.missing().is_empty();
+        let mut refusal = Error::Rpc { error, status, executed: true };
+        let is_unknown = is_silent && is_unknown_session(&refusal);
+        if let Error::Rpc { executed, .. } = &mut refusal {
+            *executed = !is_unknown;
+        }
+        refusal
     }
 
     /// Returns what is missing in the turn: lost on the connection, or not read in time.

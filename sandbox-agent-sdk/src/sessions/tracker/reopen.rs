@@ -8,10 +8,10 @@ use super::acquire::{Ways, Wish};
 use super::catch_up::CaughtUp;
 use super::{ForeignLink, Replay, Tracker};
 use crate::client::opening::{OpenedBy, Others};
+use crate::error::is_unknown_session;
 use crate::event::{Restored, RestoredBy};
 use crate::sessions::compare::Unknown;
 use crate::sessions::entry::Entry;
-use crate::sessions::failures::is_unknown_session;
 use crate::sessions::feed::Moment;
 use crate::sessions::remote::{Followed, RemoteTurn};
 use crate::sessions::store::{

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{Answer, Described, EndedTurn, Replay, Tracker, Trailing};
 use crate::client::deadline::deadline_after;
+use crate::error::is_unknown_session;
 use crate::event::EventsLost;
 use crate::sessions::calls::LAST_WAIT;
 use crate::sessions::entry::Entry;
-use crate::sessions::failures::is_unknown_session;
 use crate::sessions::holder::Holder;
 use crate::sessions::store::{
     Append, Change, EventKey, NewEvent, RecordPatch, ScannedTo, SessionRecord, StoreError, StoredEventKind,

@@ -45,6 +45,11 @@ const AT_ONCE: usize = 16;
 /// a write leaves a file `.….tmp`. Missing directories are created. A link to a target inside the directories is
 /// followed, and the target is written.
 ///
+/// # What is not restricted
+/// Refusing a request restricts only what the client does for the agent. The agent's own tools run in its own process:
+/// some agents write a file by themselves if the client refuses to write it, and others never ask. Restrict them with
+/// a sandbox.
+///
 /// # Protected files
 /// Some files make other programs run code later, without any restriction: git hooks and configuration, `.envrc`,
 /// startup files of shells, settings of editors and build tools. Writing a file with such a name, or a file below a

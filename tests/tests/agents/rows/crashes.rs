@@ -111,7 +111,7 @@ pub(super) async fn a_killed_agent_runs_no_further_command(cell: Cell) -> Seen {
     match bench.model.turns().len() > asked {
         true => {
             assert!(bench.is_released(), "the server kills the process group");
-            Seen::cannot("its command and its turn continue after the reported end")
+            Seen::server_cannot("its command and its turn continue after the reported end")
         }
         false => Seen::cannot("its command continues after the reported end"),
     }

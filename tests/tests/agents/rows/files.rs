@@ -14,7 +14,7 @@ use sandbox_agent_sdk::requests::AgentRequest;
 use sandbox_agent_sdk::tools::{
     ConfinedFiles, FileAccess, FileError, ReadText, Roots, TerminalOptions, TextFiles, WriteText,
 };
-use sandbox_agent_sdk::{Content, PermissionPolicy, PermissionRequest};
+use sandbox_agent_sdk::{ClientOptions, Content, PermissionPolicy, PermissionRequest};
 use sdk_tests::{
     agents::RealAgent,
     model::{EDITED, WRITTEN},
@@ -103,7 +103,25 @@ fn shown(
 /// Files that record what was requested of them.
 struct Watched {
     files: ConfinedFiles,
-    asked: Arc<Mutex<Vec<&'static str>>>,
+    asked: Asked,
+}
+
+/// The requests so far: what was requested, and whether it was done.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<(&'static str, bool)>>>);
+
+impl Asked {
+    fn add(&self, what: &'static str, is_done: bool) {
+        self.0.lock().unwrap().push((what, is_done));
+    }
+
+    fn take(&self) -> Vec<(&'static str, bool)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn has(&self, what: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|(name, _)| *name == what)
+    }
 }
 
 impl TextFiles for Watched {
@@ -112,40 +130,55 @@ impl TextFiles for Watched {
     }
 
     fn read(&self, what: ReadText) -> BoxFuture<'_, Result<String, FileError>> {
-        self.asked.lock().unwrap().push("read");
-        self.files.read(what)
+        Box::pin(async {
+            let read = self.files.read(what).await;
+            self.asked.add("read", read.is_ok());
+            read
+        })
     }
 
     fn write(&self, what: WriteText) -> BoxFuture<'_, Result<(), FileError>> {
-        self.asked.lock().unwrap().push("write");
-        self.files.write(what)
+        Box::pin(async {
+            let written = self.files.write(what).await;
+            self.asked.add("write", written.is_ok());
+            written
+        })
+    }
+}
+
+/// A client that gives the agent the files of the project, and allows everything else.
+fn with_files(bench: &Bench) -> (ClientOptions, Asked) {
+    let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
+    let asked = Asked::default();
+    let options = bench.options().files(Watched { files, asked: asked.clone() });
+    (options.permissions(PermissionPolicy::BypassPermissions), asked)
+}
+
+/// By default only writing is advertised to an agent with the name of gemini, which does not create a file that it cannot
+/// read. The released server has no agent of this name.
+fn as_named(bench: &Bench, options: ClientOptions) -> ClientOptions {
+    match bench.cell.agent == RealAgent::Gemini && bench.is_released() {
+        true => options.advertised_file_access(|_| FileAccess::Write),
+        false => options,
     }
 }
 
 pub(super) async fn confined_files_serve_the_agent(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
-    let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
-    let asked: Arc<Mutex<Vec<&'static str>>> = Arc::default();
-    let mut options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
-    if cell.agent == RealAgent::Gemini && bench.is_released() {
-        // By default only writing is advertised to an agent of this name: it does not create a file that it cannot read.
-        // The released server has no agent of this name.
-        options = options.advertised_file_access(|_| FileAccess::Write);
-    }
-    let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
+    let (options, asked) = with_files(&bench);
+    let connected = bench.connect(as_named(&bench, options)).await;
     let session = connected.session(bench.new_session()).await;
     let path = bench.in_project("confined.txt");
     ask(&session, &format!("write {}", path.display())).await.ended();
     assert_eq!(fs::read_to_string(&path).expect("the file"), WRITTEN);
-    let asked = asked.lock().unwrap().clone();
     match cell.agent {
         RealAgent::Codex | RealAgent::Claude => {
-            assert!(asked.is_empty(), "{asked:?}");
+            assert_eq!(asked.take(), []);
             Seen::cannot("never asks; writes by itself")
         }
         RealAgent::OpenCode | RealAgent::Gemini | RealAgent::Qwen => {
-            assert!(asked.contains(&"write"), "{asked:?}");
-            Seen::note(if asked.contains(&"read") {
+            assert!(asked.has("write"), "{:?}", asked.take());
+            Seen::note(if asked.has("read") {
                 "reads and writes through the client"
             } else {
                 "writes through the client"
@@ -154,21 +187,51 @@ pub(super) async fn confined_files_serve_the_agent(cell: Cell) -> Seen {
     }
 }
 
+/// What an agent does if the client refuses to write a file: outside the directories of the client's files, and a
+/// protected name inside them.
+pub(super) async fn a_write_that_the_client_refuses(cell: Cell) -> Seen {
+    let bench = Bench::start(cell).await;
+    let (options, asked) = with_files(&bench);
+    let connected = bench.connect(as_named(&bench, options)).await;
+    let session = connected.session(bench.new_session()).await;
+    let outside = bench.home.project().with_file_name("outside.txt");
+    let mut results = Vec::new();
+    for (where_, path) in [("outside", outside), ("protected", bench.in_project(".envrc"))] {
+        ask(&session, &format!("write {}", path.display())).await.ended();
+        let requests = asked.take();
+        let writes: Vec<bool> =
+            requests.iter().filter(|(what, _)| *what == "write").map(|(_, is_done)| *is_done).collect();
+        assert!(!writes.contains(&true), "the client wrote {}", path.display());
+        let is_written = path.exists();
+        let text = match (writes.is_empty(), is_written) {
+            (true, true) => "never asks; writes by itself",
+            (true, false) => "never asks, and does not write",
+            (false, true) => "asks, is refused, and writes by itself",
+            (false, false) => "asks, is refused, and does not write",
+        };
+        results.push((where_, text, is_written));
+    }
+    let text = match &results[..] {
+        [(_, one, _), (_, other, _)] if one == other => (*one).to_owned(),
+        all => all.iter().map(|(place, text, _)| format!("{place}: {text}")).collect::<Vec<_>>().join("; "),
+    };
+    match results.iter().any(|(.., is_written)| *is_written) {
+        true => Seen::cannot(text),
+        false => Seen::note(text),
+    }
+}
+
 pub(super) async fn confined_files_serve_a_read(cell: Cell) -> Seen {
     let bench = Bench::start(cell).await;
-    let files = ConfinedFiles::open(Roots::at(bench.home.project())).expect("a directory");
-    let asked: Arc<Mutex<Vec<&'static str>>> = Arc::default();
-    let options = bench.options().files(Watched { files, asked: Arc::clone(&asked) });
+    let (options, asked) = with_files(&bench);
     // By default only writing is advertised to gemini.
-    let options = options.advertised_file_access(|_| FileAccess::ReadWrite);
-    let connected = bench.connect(options.permissions(PermissionPolicy::BypassPermissions)).await;
+    let connected = bench.connect(options.advertised_file_access(|_| FileAccess::ReadWrite)).await;
     let session = connected.session(bench.new_session()).await;
     let path = bench.in_project("readable.txt");
     fs::write(&path, "what the file says\n").expect("a file");
     let log = ask(&session, &format!("read {}", path.display())).await;
     assert!(log.ended().text().contains("what the file says"), "{}", log.text());
-    let asked = asked.lock().unwrap().clone();
-    match asked.contains(&"read") {
+    match asked.has("read") {
         true => Seen::note("reads through the client"),
         false => Seen::cannot("never asks; reads by itself"),
     }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use sandbox_agent_sdk::control::processes::RunProcess;
 use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::{Error, NewSession, PermissionPolicy, Update, UpdateKind};
 use sdk_tests::agents::RealAgent;
 
 use crate::{
-    bench::{Bench, Connected, ask, chain, in_time, until},
+    bench::{Bench, Connected, ask, chain, in_time, send, until},
     cell::{Cell, Seen},
     rows::tools::tool_server,
 };
@@ -21,18 +22,20 @@ pub(super) async fn sessions_are_listed(cell: Cell) -> Seen {
     let connected = bench.client().await;
     let session = connected.session(bench.new_session()).await;
     ask(&session, "remember this").await.ended();
-    // Some agents list what is on disk.
-    bench.on_disk(REMEMBERED).await;
-    let listed = in_time("a list", connected.client.list_sessions(ListSessions::all()).all()).await;
-    match listed {
-        Ok(listed) => {
-            let found = listed.iter().find(|info| info.session_id == session.id());
-            let found = found.unwrap_or_else(|| panic!("{listed:?}"));
-            match &found.title {
-                Some(_) => Seen::note("with a title"),
-                None => Seen::note("without a title"),
+    // Agents list the sessions on disk, and write a session after they have responded.
+    let listed = in_time("the session in a list", async {
+        loop {
+            let listed = connected.client.list_sessions(ListSessions::all()).all().await?;
+            if let Some(found) = listed.into_iter().find(|info| info.session_id == session.id()) {
+                return Ok(found);
             }
         }
+    });
+    match listed.await {
+        Ok(found) => match &found.title {
+            Some(_) => Seen::note("with a title"),
+            None => Seen::note("without a title"),
+        },
         // The mock server lists the sessions of any agent.
         Err(error) => {
             assert!(bench.is_released());
@@ -233,11 +236,22 @@ async fn left_behind(bench: &Bench, new: NewSession, remaining: &[RealAgent]) ->
     let before = bench.processes();
     assert!(!before.is_empty());
     in_time("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
-    if !bench.is_released() {
-        // The endpoint is shared: the agent is the server's, and stays for the next client.
-        assert_eq!(bench.processes().first(), before.first());
-        return Seen::note("the agent stays, it is the server's");
+    match bench.is_released() {
+        true => ended(bench, remaining).await,
+        false => stays(bench, before[0]).await,
     }
+}
+
+/// Checks that the agent of a shared endpoint serves the next client: it is the server's.
+async fn stays(bench: &Bench, first: u32) -> Seen {
+    let session = bench.session().await;
+    assert_eq!(ask(&session, "still there").await.ended().text(), "echo: still there");
+    assert_eq!(bench.processes().first(), Some(&first), "it is the same process");
+    Seen::note("the agent stays, it is the server's")
+}
+
+/// Checks that the processes of the agent end with its input. `remaining` are the agents of which some remain.
+async fn ended(bench: &Bench, remaining: &[RealAgent]) -> Seen {
     let agent = bench.cell.agent;
     if !remaining.contains(&agent) {
         until("the agent ends", || bench.processes().is_empty()).await;
@@ -258,10 +272,11 @@ pub(super) async fn a_remaining_agent_is_killed_from_inside_the_sandbox(cell: Ce
     // With a tool server gemini stays too.
     let session = connected.session(bench.new_session().mcp_server("fortunes", &tool_server(&bench))).await;
     ask(&session, "hello").await.ended();
-    if !bench.is_released() {
-        return Seen::note("the agent stays, it is the server's");
-    }
+    let first = bench.processes()[0];
     in_time("disconnecting", connected.client.disconnect()).await.expect("disconnecting");
+    if !bench.is_released() {
+        return stays(&bench, first).await;
+    }
     // The command line of the agent, as users know it. It matches the agents of other connections too.
     let command = match cell.agent {
         RealAgent::Codex => "codex-acp",
@@ -278,4 +293,16 @@ pub(super) async fn a_remaining_agent_is_killed_from_inside_the_sandbox(cell: Ce
     assert_eq!(killed.exit_code, Some(0), "{killed:?}");
     until("no process of the agent is left", || bench.processes().is_empty()).await;
     Seen::Works
+}
+
+/// The server alone is killed, not its process group: nothing is left that could end its agents.
+pub(super) async fn a_killed_server_leaves_no_process(cell: Cell) -> Seen {
+    let mut bench = Bench::apart(cell).await;
+    let session = bench.session().await;
+    ask(&session, "tool echo hi").await.ended();
+    assert!(!bench.processes().is_empty());
+    bench.kill_server().await;
+    let seen = ended(&bench, &[RealAgent::Codex]).await;
+    bench.processes().into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+    seen
 }

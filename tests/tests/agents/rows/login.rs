@@ -93,28 +93,25 @@ pub(super) async fn a_missing_key_is_reported(cell: Cell) -> Seen {
 const KEY_LOGINS: [&str; 3] = ["gemini-api-key", "openai", "openai-api-key"];
 
 pub(super) async fn authenticate_logs_in_by_a_key(cell: Cell) -> Seen {
-    let bench = Bench::with_login(cell, Login::Unselected).await;
+    let bench = Bench::with_login(cell, Login::Other).await;
     let connected = bench.connect(bench.options().auto_authenticate(false)).await;
     let offered = &connected.capabilities.auth_methods;
     let method = offered.iter().find(|id| KEY_LOGINS.contains(&id.as_str()));
     let refused = match in_time("a session", connected.client.new_session(bench.new_session())).await {
-        Ok(_) => false,
-        Err(error) => {
-            assert!(error.is_login_required(), "{}", chain(&error));
-            true
-        }
+        Err(error) => Some(("`session/new`", error)),
+        Ok(session) => ask(&session, "hello there").await.outcome.err().map(|error| ("the prompt", error)),
     };
-    if let Some(method) = method {
-        let login = in_time("authenticate", connected.client.authenticate(method)).await;
-        login.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    }
+    let Some((what, error)) = refused else {
+        // Otherwise the row would not show that the login changes anything.
+        assert_eq!(method, None, "nothing requires the login");
+        return Seen::cannot("offers no login by a key, and needs none");
+    };
+    assert!(error.is_login_required(), "{}", chain(&error));
+    let method = method.unwrap_or_else(|| panic!("a login is required, and not offered: {offered:?}"));
+    let login = in_time("authenticate", connected.client.authenticate(method)).await;
+    login.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let session = connected.session(bench.new_session()).await;
     assert_eq!(ask(&session, "hello there").await.ended().text(), "echo: hello there");
     assert_eq!(key(&bench.model), Some(KEY.to_owned()));
-    match (method, refused) {
-        (Some(method), true) => Seen::note(format!("`{method}`, without which `session/new` fails")),
-        (Some(method), false) => Seen::note(format!("`{method}`; `session/new` does not require it")),
-        (None, false) => Seen::cannot("offers no login by a key, and needs none"),
-        (None, true) => panic!("a login is required, and not offered: {offered:?}"),
-    }
+    Seen::note(format!("`{method}`, without which {what} fails"))
 }

@@ -167,7 +167,9 @@ fn call(title: &str) -> ToolCall {
 ///   a part of the work.
 /// - `REFUSED_LOGIN`: the login method that it refuses. `KEEPS_WANTING`: a login changes nothing.
 /// - `METHODS`, `TERMINAL_METHODS`: its login methods; the second ones for a client that offers terminal logins.
-/// - `NO_LIST`: it does not list its sessions.
+/// - `LOGIN_EXPIRES`: a prompt ends the login.
+/// - `NO_LIST`: it does not list its sessions. `OTHER_DIRECTORY`: the directory of its earlier session.
+/// - `HAS_HISTORY`: it replays the history of a session that it loads.
 /// - `IGNORES_END`: it does not exit at the end of its input.
 /// - `WRITES_LATE`: it records each turn a moment after its response.
 pub(super) struct Process {
@@ -194,8 +196,9 @@ while read -r line; do
       [ -n "$KEEPS_WANTING" ] || { WANTS_LOGIN=; PROMPT_WANTS_LOGIN=; }
       answer '{}' ;;
     *'"method":"session/new"'*|*'"method":"session/load"'*)
+      case "$line" in *session/load*) echo "$line" >> "$0.loads"; [ -z "$HAS_HISTORY" ] || say 'what was said' ;; esac
       if [ -n "$WANTS_LOGIN" ]; then refuse; else answer '{"sessionId":"s1"}'; fi ;;
-    *'"method":"session/list"'*) answer '{"sessions":[{"sessionId":"s1","cwd":"/","title":"This chat"},{"sessionId":"s0","cwd":"/","title":"Last week"}]}' ;;
+    *'"method":"session/list"'*) answer '{"sessions":[{"sessionId":"s1","cwd":"/","title":"This chat"},{"sessionId":"s0","cwd":"'"${OTHER_DIRECTORY:-/}"'","title":"Last week"}]}' ;;
     *'"method":"session/prompt"'*gate*)
       prompt=$id
       say 'begun'
@@ -211,6 +214,7 @@ while read -r line; do
       if [ -n "$PROMPT_WANTS_LOGIN" ]; then [ -z "$WORKS_FIRST" ] || say 'half done'; refuse; continue; fi
       say "process $$ here"
       answer '{"stopReason":"end_turn"}'
+      [ -z "$LOGIN_EXPIRES" ] || PROMPT_WANTS_LOGIN=1
       [ -z "$WRITES_LATE" ] || { sleep 0.3; echo "$id" >> "$0.turns"; } ;;
     *'"id"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id" ;;
   esac
@@ -260,6 +264,16 @@ impl Process {
     /// Installs it as a program of this name.
     pub(super) fn install(&self, folder: &Path, name: &str) {
         install(folder, name, &format!("exec {}\n", self.command()));
+    }
+
+    /// The directories of the sessions that it loaded.
+    pub(super) fn loaded_in(&self) -> Vec<String> {
+        let loads = std::fs::read_to_string(self.path.with_extension("sh.loads")).unwrap_or_default();
+        let directory = |line: &str| {
+            let message: Value = serde_json::from_str(line).unwrap();
+            message["params"]["cwd"].as_str().unwrap().to_owned()
+        };
+        loads.lines().map(directory).collect()
     }
 
     fn lines(&self, extension: &str) -> usize {

@@ -38,6 +38,16 @@ async fn every_key_is_tried_until_one_logs_in() {
 }
 
 #[tokio::test]
+async fn a_key_logs_in_again_after_the_login_has_expired() {
+    let agent = Process::new();
+    let environment = [("PROMPT_WANTS_LOGIN", "1"), ("LOGIN_EXPIRES", "1"), ("GEMINI_API_KEY", "k")];
+    let chat = chat_in(None, &["--agent-command", &agent.command()], &environment);
+    let ended = feed(chat, "one\ntwo\n/restart\nthree\n").await;
+    assert_eq!((ended.code, ended.said.matches(" here\n").count()), (0, 3), "{}", ended.notes);
+    assert_eq!(agent.logins(), 3);
+}
+
+#[tokio::test]
 async fn a_prompt_is_not_sent_again_if_the_agent_had_begun_to_work() {
     let agent = Process::new();
     let environment = [("PROMPT_WANTS_LOGIN", "1"), ("WORKS_FIRST", "1"), ("GEMINI_API_KEY", "k")];
@@ -83,7 +93,7 @@ async fn a_key_that_is_set_is_not_asked_for() {
         let ended =
             feed(chat_in(None, &["--agent-command", &agent.command()], &environment), "hello\n").await;
         assert_eq!(ended.code, code, "{}", ended.notes);
-        assert!(ended.notes.contains("Key: GEMINI_API_KEY is set, and the agent"), "{}", ended.notes);
+        assert!(ended.notes.contains("Key: GEMINI_API_KEY is set, but the agent"), "{}", ended.notes);
         assert!(ended.notes.contains("Other key: set OPENAI_API_KEY"), "{}", ended.notes);
     }
     assert_eq!(agent.logins(), 2);

@@ -293,6 +293,44 @@ async fn the_agents_own_sessions_are_listed_with_their_titles() {
 }
 
 #[tokio::test]
+async fn a_listed_session_is_resumed_and_restarted_in_its_own_directory() {
+    let agent = Process::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let directory = elsewhere.path().canonicalize().unwrap().display().to_string();
+    for resume in ["/resume 2", "/resume s0"] {
+        let chat = chat_in(None, &["--agent-command", &agent.command()], &[("OTHER_DIRECTORY", &directory)]);
+        let ended = feed(chat, format!("/resume\n{resume}\n/restart\n")).await;
+        assert_eq!(ended.code, 0, "{}", ended.notes);
+    }
+    assert_eq!(agent.loaded_in(), [directory.as_str(); 4]);
+}
+
+#[tokio::test]
+async fn a_conversation_that_a_restarted_agent_has_lost_is_not_shown_as_continued() {
+    let agent = Process::new();
+    let warning = "! The agent replayed no history.";
+    let chat = || chat_in(None, &["--agent-command", &agent.command()], &[]);
+    let ended = feed(chat(), "hello\n/restart\n").await;
+    assert!(
+        ended.notes.contains("! The agent runs again") && ended.notes.contains(warning),
+        "{}",
+        ended.notes
+    );
+    let keeps = chat_in(None, &["--agent-command", &agent.command()], &[("HAS_HISTORY", "1")]);
+    let ended = feed(keeps, "hello\n/restart\n").await;
+    assert!(
+        ended.notes.contains("✔ The agent runs again") && !ended.notes.contains(warning),
+        "{}",
+        ended.notes
+    );
+    assert!(
+        !ended.said.contains("what was said") && !ended.notes.contains("what was said"),
+        "{}",
+        ended.notes
+    );
+}
+
+#[tokio::test]
 async fn the_help_lists_the_exit_codes() {
     let ended = run(None, &["--help"], "").await;
     for part in ["--agent-command", "EXIT CODES", "130"] {

@@ -1,7 +1,9 @@
 //! Starting an agent.
 
 use std::path::Path;
+use std::process::Stdio;
 
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use super::agent::{Process, install};
@@ -88,10 +90,17 @@ async fn opencode_is_configured_to_ask_unless_the_user_has_configured_it() {
     }
 }
 
+/// The example `agents` with the programs in a folder.
+fn list_command(folder: &Path) -> Command {
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let mut list = Command::new(env!("CARGO_BIN_EXE_list-agents"));
+    list.env("PATH", path).env("HOME", folder);
+    list
+}
+
 /// The output of the example `agents` for the programs in a folder.
 async fn list(folder: &Path) -> String {
-    let path = format!("{}:/usr/bin:/bin", folder.display());
-    let list = Command::new(env!("CARGO_BIN_EXE_list-agents")).env("PATH", path).env("HOME", folder).output();
+    let list = list_command(folder).output();
     let list = tokio::time::timeout(PATIENCE, list).await.expect("the list ends").unwrap();
     String::from_utf8(list.stdout).unwrap()
 }
@@ -134,6 +143,27 @@ async fn the_table_is_aligned_and_plain_whatever_an_agent_is_called() {
     let text = list(folder.path()).await;
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     // 日本 takes four columns.
-    assert!(rows(&text, "codex").contains("日本1    yes"), "{text}");
-    assert!(rows(&text, "qwen").contains("1        yes"), "{text}");
+    assert!(rows(&text, "codex").contains("日本1       yes"), "{text}");
+    assert!(rows(&text, "qwen").contains("1           yes"), "{text}");
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_respond_delays_no_row_of_another_agent() {
+    let agent = Process::new();
+    let folder = tempfile::tempdir().unwrap();
+    agent.install(folder.path(), "codex-acp");
+    install(folder.path(), "qwen", "exec cat >/dev/null\n");
+    let mut list = list_command(folder.path());
+    let mut list = list.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(list.stdout.take().unwrap()).lines();
+    let shown = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with("codex") {
+                return;
+            }
+        }
+        panic!("no row of codex");
+    };
+    tokio::time::timeout(PATIENCE, shown).await.expect("the row is shown");
+    assert!(list.try_wait().unwrap().is_none(), "the list waits for qwen");
 }

@@ -17,11 +17,12 @@ use super::{
 };
 
 /// The behaviours that are not tested on such a server, with the reason. All others are tests of its row.
-pub(super) const NOT_APPLICABLE: [(&str, &str); 3] = [
+pub(super) const NOT_APPLICABLE: [(&str, &str); 4] = [
     (
         "a_server_that_is_killed_and_restarted_fails_the_turn_and_can_be_used_again",
         "an external server is not killed",
     ),
+    ("the_prompt_after_an_idle_restart_fails_and_has_not_run", "an external server is not killed"),
     ("a_stored_session_continues_after_its_server_was_killed", "an external server is not killed"),
     ("a_turn_of_a_killed_program_gets_its_permission_and_its_end", "its agent may not request a permission"),
 ];

@@ -49,6 +49,29 @@ pub(super) async fn a_server_that_is_killed_and_restarted_fails_the_turn_and_can
     server.said(&reply, &["back"]);
 }
 
+/// No turn runs when the server is killed. A session without a store belongs to the agent that ended with the server, so
+/// its next prompt fails, and has not run. The session can then be loaded.
+pub(super) async fn the_prompt_after_an_idle_restart_fails_and_has_not_run(row: Row) {
+    let Some(mut server) = Server::start(row.kind, Setup::default()).await else { return };
+    let peer = Peer::connect(&server, row.via).await;
+    let session = peer.session().await;
+    peer.prompt(&session, "say one").await.ended("end_turn");
+    server.kill_and_restart().await;
+    let reply = peer.prompt(&session, "say lost").await;
+    let failure = reply.failure();
+    let is_typed = match server.layout() {
+        Layout::Shared => {
+            failure.is_restart() || failure.rpc_code().is_some() || failure.http_status().is_some()
+        }
+        Layout::PerAgent | Layout::Official => failure.is_server_gone(),
+    };
+    assert!(is_typed, "{failure:?}");
+    connect_again(&server, &peer, row.via).await;
+    within("session/load", peer.load(&session)).await.expect("the agent has stored the session");
+    let reply = peer.prompt(&session, "say two; recall").await;
+    server.said(&reply, &["two", "recall: one, two"]);
+}
+
 /// The test also kills and restarts the server, unless it is an external one.
 pub(super) async fn a_session_is_loaded_and_resumed_by_another_client(row: Row) {
     let Some(mut server) = Server::start(row.kind, Setup::default()).await else { return };

@@ -94,6 +94,7 @@ macro_rules! ours_by_sdk {
     ($row:expr) => {
         tests! {
             $row;
+            lifecycle::the_prompt_after_an_idle_restart_fails_and_has_not_run
             stored::a_stored_session_continues_after_its_server_was_killed
             stored::a_turn_of_a_killed_program_gets_its_permission_and_its_end
         }

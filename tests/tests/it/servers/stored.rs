@@ -10,19 +10,16 @@ use sandbox_agent_sdk::sessions::{
     EventQuery, MemoryStore, PostgresStore, SessionStatus, SessionStore, SqliteStore, StoreOptions,
     StoredClient, StoredEvent, StoredEventKind, StoredSession,
 };
-use sandbox_agent_sdk::{Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
+use sandbox_agent_sdk::{ConnectionState, Error, Event, Events, NewSession, SandboxAgentClient, ServerKind};
 use sdk_tests::{Cluster, Schema, within};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{
     Row,
-    peer::{Knobs, Peer, options},
+    peer::{Knobs, options},
     server::{Kind, Layout, Reopen, Server, Setup},
 };
-
-/// The text of another client's turn on a restarted server.
-const OTHER_CLIENT: &str = "from another client";
 
 /// What fails between two prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +209,12 @@ impl Conversation {
                 (client, events) = self.program().await;
                 session = client.session("mine");
             }
-            Failure::ServerIsKilled => self.server.kill_and_restart().await,
+            Failure::ServerIsKilled => {
+                self.receive(&mut events);
+                self.server.kill_and_restart().await;
+                // A prompt that is sent before may have reached either server.
+                within("the lost connection", noticed(&mut events)).await;
+            }
             Failure::AgentCrashes => {
                 let error = replies(&session, "say partial; exit 3").await.expect_err("the agent dies");
                 assert_eq!(error.termination().and_then(|info| info.exit_code), Some(3), "{error:?}");
@@ -224,7 +226,9 @@ impl Conversation {
             fails_for_good(&session).await;
             return self.store;
         }
-        let (texts, failures) = self.next(&session).await;
+        let texts = replies(&session, "say two")
+            .await
+            .expect("no prompt was open: the next one restores the session");
         let replays_transcript = way == Some(Reopen::Neither);
         assert_eq!(texts.last().map(String::as_str), Some("two"), "{texts:?}");
         assert_eq!(history_of(&texts), usize::from(replays_transcript), "{texts:?}");
@@ -244,7 +248,7 @@ impl Conversation {
         }
         within("storing", client.flush()).await.expect("everything is stored");
         self.receive(&mut events);
-        self.check(&client, &known, way.is_some(), failures).await;
+        self.check(&client, &known, way.is_some()).await;
         within("disconnecting", client.disconnect()).await.expect("disconnecting does not fail");
         self.store
     }
@@ -268,39 +272,13 @@ impl Conversation {
         }
     }
 
-    /// Prompts until it succeeds. Only after a kill of the server may a prompt fail, because the client does not know
-    /// about it yet.
-    async fn next(&self, session: &StoredSession) -> (Vec<String>, usize) {
-        let nudge = async {
-            if self.failure == Failure::ServerIsKilled && self.server.layout() == Layout::Shared {
-                // The client recognises a restarted server only by its events, so another client causes some.
-                let another = Peer::connect(&self.server, self.row.via).await;
-                another
-                    .prompt(&another.session().await, &format!("say {OTHER_CLIENT}"))
-                    .await
-                    .ended("end_turn");
-            }
-        };
-        let (first, ()) = tokio::join!(replies(session, "say two"), nudge);
-        match first {
-            Ok(texts) => (texts, 0),
-            Err(error) => {
-                assert_eq!(self.failure, Failure::ServerIsKilled, "{error:?}");
-                assert!(!matches!(error, Error::Config(_) | Error::Store(_)), "{error:?}");
-                (replies(session, "say two").await.expect("the next prompt restores the session"), 1)
-            }
-        }
-    }
-
     /// Checks that everything is stored once and delivered once, in order.
-    async fn check(&self, client: &StoredClient, known: &Capabilities, ours: bool, failures: usize) {
+    async fn check(&self, client: &StoredClient, known: &Capabilities, ours: bool) {
         let stored = stored(&**client.store()).await;
         let kinds =
             |kind: &str| stored.iter().filter(|event| event.kind.as_str() == kind).collect::<Vec<_>>();
-        // The agent echoes a transcript, and on a shared endpoint texts of other clients arrive too.
-        let other =
-            |text: &str| text.starts_with("stub: ") || text.starts_with("recall: ") || text == OTHER_CLIENT;
-        let own = |text: &&str| !other(text);
+        // The agent echoes a transcript.
+        let own = |text: &&str| !text.starts_with("stub: ") && !text.starts_with("recall: ");
         let said: Vec<&str> = kinds("update").into_iter().filter_map(text_of).filter(own).collect();
         let mut expected = vec!["one", "two", "three"];
         if self.failure == Failure::AgentCrashes {
@@ -311,7 +289,7 @@ impl Conversation {
         assert_eq!(received, expected, "texts of subscribers");
         let prompts = kinds("prompt").len();
         let recalled = usize::from(ours && (known.resume_session || known.load_session));
-        assert_eq!(prompts, expected.len() + recalled + failures, "{stored:#?}");
+        assert_eq!(prompts, expected.len() + recalled, "{stored:#?}");
         let by = match known {
             known if known.resume_session => "resume",
             known if known.load_session => "load",
@@ -340,6 +318,17 @@ async fn fails_for_good(session: &StoredSession) {
     }
     let record = within("the record", session.record()).await.expect("a record");
     assert_eq!(record.status, SessionStatus::Active, "another server may restore the session");
+}
+
+/// Waits until the client has noticed that its connection was lost.
+async fn noticed(events: &mut Events) {
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Connection(ConnectionState::Connecting | ConnectionState::Connected) => {}
+            Event::Connection(_) | Event::Reconnected { .. } | Event::ServerRestarted => return,
+            _ => {}
+        }
+    }
 }
 
 /// Returns the agent's texts in response to a prompt.
