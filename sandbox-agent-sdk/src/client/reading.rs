@@ -132,8 +132,8 @@ impl StreamReader {
     /// Adds an agent request that another client received, and that the server no longer replays, as if this reader had
     /// read it. Returns `false` if nothing was read yet.
     ///
-    /// Use it for an open request of [`SessionStore::open`](crate::sessions::SessionStore::open). The agent may no longer
-    /// wait for the response. Then the response has no effect.
+    /// Use it for an open agent request that an earlier process has stored. If the agent no longer waits for the
+    /// response, the response has no effect.
     pub fn add_request(&mut self, request_id: &str, method: &str, params: &Value) -> bool {
         let (Some(opened), Some(id)) = (self.opened(), id_of_text(request_id)) else { return false };
         opened.wire.control().serve_agent_request(id, method, params);

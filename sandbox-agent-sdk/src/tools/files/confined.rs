@@ -150,7 +150,8 @@ impl ConfinedFiles {
 
     /// Sets how many files are read or written concurrently. Default 16.
     ///
-    /// Further requests wait. A request whose future was dropped counts until its file operation is finished.
+    /// Further requests wait. A request counts until its result is taken, or, if its future was dropped, until its file
+    /// operation is finished.
     #[must_use]
     pub fn max_at_once(mut self, count: usize) -> Self {
         self.places = Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
@@ -226,11 +227,12 @@ async fn run_blocking<T: Send + 'static>(
     // The runtime is shutting down.
     let ending = || FileError::Refused("the client program is shutting down".to_owned());
     let place = places.acquire_owned().await.map_err(|_| ending())?;
-    let placed = move || {
-        let _place = place;
-        work()
-    };
-    tokio::task::spawn_blocking(placed).await.unwrap_or_else(|_| Err(ending()))
+    // The result counts until it is taken: results that wait for a busy runtime would be unbounded otherwise.
+    let placed = move || (work(), place);
+    match tokio::task::spawn_blocking(placed).await {
+        Ok((result, _place)) => result,
+        Err(_) => Err(ending()),
+    }
 }
 
 /// Returns options that never wait for the other side of a pipe.
@@ -242,4 +244,37 @@ fn options() -> OpenOptions {
         options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+
+    use futures::task::{ArcWake, waker};
+    use tokio::sync::{Notify, Semaphore};
+
+    use super::run_blocking;
+
+    struct Woken(Notify);
+
+    impl ArcWake for Woken {
+        fn wake_by_ref(woken: &Arc<Self>) {
+            woken.0.notify_one();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_counts_until_it_is_taken() {
+        let places = Arc::new(Semaphore::new(1));
+        let mut work = Box::pin(run_blocking(Arc::clone(&places), || Ok("text".to_owned())));
+        let woken = Arc::new(Woken(Notify::new()));
+        let waker = waker(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        assert!(work.as_mut().poll(&mut context).is_pending());
+        woken.0.notified().await;
+        assert_eq!(places.available_permits(), 0, "the result is ready and was not taken");
+        assert!(matches!(work.as_mut().poll(&mut context), Poll::Ready(Ok(text)) if text == "text"));
+        assert_eq!(places.available_permits(), 1);
+    }
 }
