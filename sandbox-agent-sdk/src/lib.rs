@@ -13,11 +13,12 @@
 //! - **replayed**: sent again from the replay buffer; not new.
 //! - **history**: the earlier conversation, which an agent sends when a session is loaded.
 //! - **gap**: events that are missing because the server no longer has them.
-//! - **stream position**: the number and the fingerprint of an event in a stream.
+//! - **stream position**: the number of an event in a stream, and a hash of its content (its fingerprint).
 //! - **incarnation**: one run of a server. Within a client, each new connection starts another incarnation.
 //! - **termination**: how an agent or a session ended, merged from all reports.
 //! - **stored session**: a session whose events are in a session store (feature `sessions`).
 //! - **epoch**: a fencing token. Only the owner with the highest epoch may store events of a session.
+//! - **transcript replay**: sending a stored session's history as text to an agent that does not have the session.
 
 mod client;
 pub mod control;
@@ -39,8 +40,8 @@ pub mod provider;
 pub mod requests;
 #[cfg(feature = "sessions")]
 pub mod sessions;
-// The features `files` and `terminals` gate its implementations. Its traits exist without them: an application can serve
-// its own files, such as the buffers of an editor, and they need no dependency.
+// The features `files` and `terminals` gate only the implementations. The traits need no dependency and always exist,
+// so that an application can serve its own files, such as the buffers of an editor.
 pub mod tools;
 #[cfg(all(any(feature = "local", feature = "terminals"), unix))]
 mod trust;

@@ -120,8 +120,8 @@ fn problem(path: &Path, metadata: &Metadata) -> io::Result<Option<PathProblem>> 
         return Ok(None);
     }
     let mode = metadata.mode() & 0o7777;
-    // Where root's group is used, its members have root's rights. With an access control list, the group bits are the
-    // mask of all its entries, and the users whom it names may be others.
+    // Members of root's group have the rights of root, so the group may write. With an access control list, the group
+    // bits are the mask of all its entries, and an entry may name any other user.
     let is_writable = mode & WRITABLE_BY_OTHERS != 0
         || mode & WRITABLE_BY_GROUP != 0 && (metadata.gid() != ROOT || has_acl(path)?);
     Ok(is_writable.then_some(PathProblem::WritableByOthers { mode }))

@@ -141,8 +141,9 @@ impl Connection {
         self.shared.set_agent([self.agent.as_str()].into_iter().chain(capabilities.agent_name.as_deref()));
         self.shared.learned.clear();
         self.shared.trust_exit_notices(self.kind != ServerKind::Shared || capabilities.extensions.is_empty());
-        // Not only when a login turns out to be required: some agents report that as the error of a prompt, which may have
-        // been executed and is not sent again. Other clients of a shared agent may have chosen another login.
+        // Before any call requires it: some agents report a missing login as the error of a prompt, which may have
+        // been executed and is not sent again. Not for a shared agent: its other clients may have chosen another
+        // login.
         if self.kind != ServerKind::Shared {
             self.log_in_with_keys().await?;
         }
@@ -308,7 +309,7 @@ impl Connection {
             let is_left = |session: Option<&str>| session.is_some_and(|id| self.hub.leaves_requests(id));
             self.wire.control().ignore_agent_requests_where(is_left);
         }
-        // So is everything on an endpoint that another process uses.
+        // On an endpoint that another process uses, all requests are left to that process.
         let left = self.is_left.load(Ordering::Acquire);
         let ownership = self.ownership();
         let cancelled =

@@ -32,15 +32,15 @@ pub struct Limits {
     /// The largest [snapshot](crate::session::SessionSnapshot) of a session, in bytes once decoded. Default 16 MiB. A
     /// part that would exceed it is ignored and keeps its earlier value.
     pub snapshot: usize,
-    /// How many bytes a client stores of all sessions together that nothing uses: sessions without a handle, a
-    /// subscriber, a turn or a pending call. Default 128 MiB. Beyond it their snapshots and unread events are dropped, those
-    /// of ended sessions first.
+    /// The maximum total size of all unused sessions, in bytes. Default 128 MiB. A session is unused if it has no
+    /// handle, subscriber, turn or pending call. Beyond the limit, snapshots and unread events of unused sessions are
+    /// dropped, those of ended sessions first.
     pub unused_session_bytes: usize,
-    /// How many sessions are stored that this client has neither created nor named. Default 1,024. Beyond it the events
-    /// of the oldest are dropped. One is always stored.
+    /// The maximum number of stored sessions that this client has neither created nor referred to by id. Default
+    /// 1,024. Beyond the limit, the events of the oldest are dropped. One is always stored.
     pub unnamed_sessions: usize,
-    /// How many bytes are stored of all such sessions together. Default 64 MiB. They are measured whenever a quarter of
-    /// that has arrived.
+    /// The maximum total size of all such sessions, in bytes. Default 64 MiB. Their size is measured whenever a
+    /// quarter of that has arrived.
     pub unnamed_session_bytes: usize,
     /// The largest page in a listing of sessions, in bytes. Default 16 MiB.
     pub session_page: usize,
@@ -147,9 +147,9 @@ setters! {
     message: "the largest message of a connection, in bytes",
     turn: "the largest turn that is collected as a whole, in bytes",
     snapshot: "the largest snapshot of a session, in bytes once decoded",
-    unused_session_bytes: "how many bytes are stored of all sessions together that nothing uses",
-    unnamed_sessions: "how many sessions are stored that this client has neither created nor named",
-    unnamed_session_bytes: "how many bytes are stored of all sessions together that this client has neither created nor named",
+    unused_session_bytes: "the maximum total size of all unused sessions, in bytes",
+    unnamed_sessions: "the maximum number of stored sessions that this client has neither created nor referred to by id",
+    unnamed_session_bytes: "the maximum total size of all sessions that this client has neither created nor referred to by id, in bytes",
     session_page: "the largest page in a listing of sessions, in bytes",
     session_list: "the largest listing of sessions, all pages together, in bytes",
     list_pages: "the maximum number of pages in a listing of sessions",

@@ -81,8 +81,8 @@ pub struct LoginVariable {
 #[error("{error}")]
 #[non_exhaustive]
 pub struct LoginRequired {
-    /// The login methods of the agent. Empty if another agent than that of the client requires the login: its methods
-    /// are not known.
+    /// The login methods of the agent. Empty if the login is required by an agent other than the client's: the methods
+    /// of other agents are not known.
     pub methods: Vec<LoginMethod>,
     /// The agent's error response.
     pub error: RpcError,

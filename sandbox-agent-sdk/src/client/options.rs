@@ -67,12 +67,13 @@ pub struct ClientTimeouts {
     pub session: Duration,
     /// How long a cancelled turn may take to stop. Default 10 s.
     pub cancel: Duration,
-    /// How long the next prompt waits for the end of a cancelled run. Default 2.5 s, and at most half of `cancel`.
+    /// How long the next prompt waits until the agent has stopped working on a cancelled prompt. Default 2.5 s, and at
+    /// most half of `cancel`.
     ///
-    /// Some agents report the end of a run, and send text of the run after the response to the cancelled prompt. The
-    /// client waits for the report of such an agent. If the report does not arrive in time, later text of the run is in
-    /// the next turn. If the stop reason is `cancelled` and the agent has never reported an end in this session, the
-    /// client does not wait again until the agent reports one.
+    /// Some agents continue to send text after the response to a cancelled prompt, and report when they have stopped.
+    /// The client waits for this report. If the report does not arrive in time, later text of the cancelled prompt is
+    /// in the next turn. If in addition the stop reason is `cancelled` and the agent has never sent such a report in
+    /// this session, the client does not wait again until the agent sends one.
     pub run_end: Duration,
     /// How long an agent may take to confirm that it has replayed a loaded session. Default 5 s. The client requests
     /// the confirmation only if the conversation does not end with a message of the agent.
@@ -135,9 +136,9 @@ setters! {
     request: "the response to any other request except a prompt",
     session: "a session to be created or loaded",
     cancel: "a cancelled turn to stop",
-    run_end: "the report that a cancelled run has ended",
+    run_end: "the agent to report that it has stopped working on a cancelled prompt",
     replay: "an agent to confirm that it has replayed a conversation",
-    unread_request: "a turn to be read that has an agent request",
+    unread_request: "a turn with an agent request to be read",
     disconnect: "the server to confirm that the connection is closed",
     termination: "the details of an agent's end",
     late_details: "the details of an agent's end after the pending calls have failed",
@@ -302,13 +303,17 @@ impl ClientOptions {
     /// Sets whether incomplete turns are completed from the agent's own history. Default false.
     ///
     /// If it is true and updates are missing, [`Turn::text`](crate::Turn::text) and
-    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions and no other turn of
-    /// this client runs in the session. The turn stays incomplete if the last user message of the history is not its
-    /// prompt, or if the history lacks text or tool calls that were received, or has nothing that was received. It also
-    /// stays incomplete if the history may end with an earlier turn with the same prompt. That is excluded if the history
-    /// has the id of a message that was received, or if this client has created the session and the history has more
-    /// messages with this text than were sent before. If the history lacks only thoughts, file changes or other parts of
-    /// tool calls, the client adds those that it received.
+    /// [`Turn::collect`](crate::Turn::collect) load the session again, if the agent can load sessions and no other
+    /// turn of this client runs in the session. The turn stays incomplete in these cases:
+    ///
+    /// - The last user message of the history is not the prompt of the turn.
+    /// - The history lacks text or tool calls that were received, or contains nothing that was received.
+    /// - The history may end with an earlier turn with the same prompt. This is ruled out if the history contains the
+    ///   id of a received message, or if this client has created the session and the history has more messages with
+    ///   this text than were sent before.
+    ///
+    /// If the history lacks only thoughts, file changes or other parts of tool calls, the client adds those that it
+    /// received.
     pub fn reload_incomplete_turns(mut self, reload: bool) -> Self {
         self.reload_incomplete = reload;
         self

@@ -169,8 +169,9 @@ impl Turn {
 
     /// Cancels the turn if it has no update for this long.
     ///
-    /// Every update of the session restarts the timeout. It does not run while the agent waits for a response of this
-    /// client, unless the request waits in a turn that is not read. Choose it generously: agents that retry a failing model may be silent for minutes.
+    /// Every update of the session restarts the timeout. The timeout does not run while the agent waits for a response
+    /// of this client, unless the request waits in a turn that is not read. Choose a long timeout: agents that retry a
+    /// failing model may be silent for minutes.
     ///
     /// If the timeout expires, the outcome is an [`Error::Timeout`] with [`Phase::Idle`](crate::error::Phase::Idle).
     /// [`text`](Self::text) and [`collect`](Self::collect) return an [`Error::IncompleteTurn`] with what was received.

@@ -50,7 +50,8 @@ pub enum Error {
     /// A setting or an argument is invalid. Nothing was sent.
     #[error("invalid configuration: {}", printable(.0))]
     Config(String),
-    /// There is no connection: it was not opened yet, or it was closed. Nothing was sent.
+    /// There is no connection: it was not opened yet, or it was closed. Nothing was sent. Call
+    /// [`connect`](crate::SandboxAgentClient::connect) to open one.
     #[error("not connected")]
     NotConnected,
     /// The client is already connected or connecting. Nothing was sent.

@@ -76,7 +76,8 @@ pub(super) fn listener(
 
 /// Whether the sockets that these processes held are still held by them.
 ///
-/// Nobody else can listen on their port until then. The tables of sockets need not be read, which takes milliseconds.
+/// While they are, no other process can listen on the port. This avoids reading the tables of sockets, which takes
+/// milliseconds.
 pub(super) fn are_held(known: &[Holder]) -> bool {
     let held: HashSet<u64> = known.iter().filter(|one| one.holds()).map(|one| one.inode).collect();
     !known.is_empty() && known.iter().all(|one| held.contains(&one.inode))

@@ -48,9 +48,9 @@ pub use sandbox::{Provisioning, Sandbox};
 
 /// The address of a sandbox's server.
 ///
-/// An endpoint of [`LocalProvider`] or [`BubblewrapProvider`] also says when the server ends: a client of
-/// [`with_provider`](crate::SandboxAgentClient::with_provider) then ends too, and sends the token to no process that
-/// takes the port. A provider that wraps one of these returns its endpoints unchanged.
+/// An endpoint of [`LocalProvider`] or [`BubblewrapProvider`] is also notified when the server ends. A client of
+/// [`with_provider`](crate::SandboxAgentClient::with_provider) is then disconnected, and does not send the token to
+/// another process that listens on the port. A provider that wraps one of these must return its endpoints unchanged.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Endpoint {

@@ -17,10 +17,11 @@
 //! | [a function](PermissionPolicy::function) | its choice | its choice | its choice, and everything if it panics |
 //!
 //! The application decides with a [handler](crate::ClientOptions::permission_handler), with
-//! [`Turn::next_event`](crate::Turn::next_event) or with [`Events::deciding`](crate::Events::deciding). Without
-//! any of these the request is rejected, and one warning per session is logged. A timeout never allows a
-//! request. When the turn is cancelled, the agent ends, or the client disconnects, all open requests are
-//! cancelled, except those of stored sessions on a shared endpoint: a disconnect leaves these to the next owner. After a reconnect, a request that was already decided does not appear again.
+//! [`Turn::next_event`](crate::Turn::next_event) or with [`Events::deciding`](crate::Events::deciding). Without any
+//! of these the request is rejected, and one warning per session is logged. A timeout never allows a request. When
+//! the turn is cancelled, the agent ends, or the client disconnects, all open requests are cancelled, except those of
+//! stored sessions on a shared endpoint: a disconnect leaves these to the next owner. After a reconnect, a request
+//! that was already decided does not appear again.
 //!
 //! On a shared endpoint a request is addressed to this client only while this client has a pending call for the same
 //! session. Every other request arrives as [`Event::UnclaimedRequest`](crate::Event::UnclaimedRequest).

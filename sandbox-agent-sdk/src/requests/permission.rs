@@ -131,8 +131,8 @@ impl PermissionRequest {
     /// Returns the tool call that needs the permission.
     ///
     /// It includes what the agent has already reported about this call in the turn: kind, title, input and changes.
-    /// [Incomplete](ToolCall::is_incomplete) if reports are missing, because they take more than 1 MiB: then it has only
-    /// what followed them.
+    /// Reports that take more than 1 MiB are dropped. The tool call is then [incomplete](ToolCall::is_incomplete): it
+    /// contains only the reports after the dropped ones.
     #[must_use]
     pub fn tool_call(&self) -> Option<&ToolCall> {
         self.inner.tool_call.as_ref()

@@ -20,9 +20,9 @@ use crate::error::RpcError;
 use crate::requests::{AgentRequest, Leaving, RequestHandler, Response};
 use crate::sessions::UserAction;
 
-/// Stores agent requests of stored sessions: the responses to permission requests and questions before they are sent, and
-/// that a handler begins with any other request before it does. So each of these is executed at most once, although the
-/// next owner of the session reads it too.
+/// Stores agent requests of stored sessions: the response to a permission request or question before the response is
+/// sent, and the start of any other request before its handler runs. So each of the other requests is executed at
+/// most once, although the next owner of the session reads it too.
 #[derive(Debug)]
 pub(super) struct Answers(pub(super) Weak<Shared>);
 
@@ -107,15 +107,15 @@ fn decide(
     })
 }
 
-/// Leaves a request to the process that has begun with it or owns the session: this process sends no response.
+/// Leaves a request to the process that has started it or owns the session: this process sends no response.
 async fn leave(leaving: &Leaving) -> Response {
     leaving.leave();
     // The connection drops the handler.
     pending().await
 }
 
-/// Waits until the application need not decide a request any more: its turn has ended, or this process does not own its
-/// session, and the next owner has it decided.
+/// Waits until the application no longer needs to decide a request: its turn has ended, or this process does not own
+/// its session and the next owner lets its application decide.
 async fn is_left(shared: &Weak<Shared>, inbox: &Mailbox, turn: Option<&str>) {
     let is_over = |view: &View| {
         let Some(turn) = turn.filter(|turn| view.turn.as_deref() != Some(turn)) else { return false };
@@ -139,12 +139,12 @@ async fn is_left(shared: &Weak<Shared>, inbox: &Mailbox, turn: Option<&str>) {
     }
 }
 
-/// Whether a session has an owner, or will have one, that has its requests decided: it was not deleted, and its status is
-/// not final. Waits for the store.
+/// Whether a session can have another owner, whose application decides its requests: it was not deleted, and its
+/// status is not final. Waits for the store.
 async fn continues(shared: &Weak<Shared>, id: &str) -> bool {
     let mut wait = FIRST_WAIT;
     loop {
-        // Without a store, nothing has the requests decided but the application.
+        // Without a store, only the application of this process can decide the requests.
         let Some(shared) = shared.upgrade() else { return false };
         if let Ok(record) = shared.in_time(shared.store.get(id)).await {
             return record.is_some_and(|record| !record.status.is_terminal());
@@ -155,8 +155,8 @@ async fn continues(shared: &Weak<Shared>, id: &str) -> bool {
     }
 }
 
-/// Has any other request served, if this process is the first that begins with it and owns the session. `at` is the
-/// fence with which this process owned the session when the request arrived.
+/// Serves any other request, if this process owns the session and no process has started the request before. `at` is
+/// the fence with which this process owned the session when the request arrived.
 async fn serve(
     shared: Arc<Shared>,
     inbox: Mailbox,
@@ -166,7 +166,7 @@ async fn serve(
     let (rpc_id, leaving) = (rpc_id_of(request.id()), request.leaving());
     match begin(&shared, &inbox, (turn.as_deref(), at), &rpc_id, request.method()).await {
         Ok(true) => {}
-        // It belongs to the process that has begun with it or owns the session. This process sends no response.
+        // It belongs to the process that has started it or owns the session. This process sends no response.
         Ok(false) => return leave(&leaving).await,
         Err(error) => {
             let what = format!("the request was not executed: {error}");
@@ -178,8 +178,8 @@ async fn serve(
     request.forward().await
 }
 
-/// Stores that this process begins with a request. Returns whether it may: it owns the session, the turn of the request
-/// runs, and nothing has begun with the request before.
+/// Stores that this process starts a request. Returns whether it may: it owns the session, the turn of the request
+/// runs, and no process has started the request before.
 async fn begin(
     shared: &Shared,
     inbox: &Mailbox,
@@ -222,7 +222,7 @@ async fn begin(
         match shared.append(append).await {
             // A slow store may have stored it after the end of its turn.
             Ok(appended) if appended.added > 0 => return Ok(!is_over(view.borrow().turn.clone())),
-            // An earlier attempt may have stored it, or another process has begun with it.
+            // An earlier attempt may have stored it, or another process has started it.
             Ok(appended) if is_repeated => return is_own(shared, inbox, &appended, &payload).await,
             Ok(_) => return Ok(false),
             // Another process owns the session, or this one has acquired it again.

@@ -286,7 +286,7 @@ impl StoredClient {
     /// Waits at most twice [`StoreOptions::retry_for`].
     ///
     /// # Errors
-    /// [`Error::EventsLost`] or [`Error::Store`] if something since the last call was not stored.
+    /// [`Error::EventsLost`] or [`Error::Store`] if events or record changes since the last call were not stored.
     pub async fn flush(&self) -> Result<(), Error> {
         self.flush_until(self.shared.flush_deadline()).await
     }
@@ -314,7 +314,7 @@ impl StoredClient {
     ///
     /// On a shared endpoint running turns continue. They stay open in the store, and the next owner follows them.
     ///
-    /// Storing them has the same timeout as [`flush`](Self::flush).
+    /// Storing the events has the same timeout as [`flush`](Self::flush).
     ///
     /// # Errors
     /// The errors of [`flush`](Self::flush). The client is disconnected in any case.

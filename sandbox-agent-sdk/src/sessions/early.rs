@@ -104,8 +104,8 @@ impl Early {
         held
     }
 
-    /// A session is created, or could not be. After the last one, what nothing claimed is given back: it is of sessions
-    /// that are not stored.
+    /// The creation of a session has succeeded or failed. If no other session is being created, returns the unclaimed
+    /// events: they belong to sessions that are not stored.
     pub(super) fn end_creating(&mut self) -> Vec<Entry> {
         self.creating -= 1;
         if self.creating > 0 {

@@ -160,8 +160,8 @@ impl Feed {
         candidates.push(Arc::clone(inbox));
     }
 
-    /// The agent's session is that of the tracker, unless another one has it by now, or it is not. Then what the tracker
-    /// got of it is discarded.
+    /// Ends a proposal. If `since` is set, the agent's session belongs to the tracker, unless another tracker has it
+    /// now. Otherwise the events that the tracker received from it are discarded.
     pub(super) fn decide(&self, agent_session: &str, inbox: &Mailbox, since: Option<Moment>) {
         if let Some(since) = since.filter(|_| !self.is_of_another(agent_session, inbox)) {
             // Before the proposal ends, so that no event is missed. An event that arrives twice is stored once.

@@ -24,11 +24,11 @@ pub(super) struct Wanted {
     pub(super) agent_session: String,
     /// The last message that is stored.
     pub(super) behind: Position,
-    /// Where to begin, at or before that message: behind it agent requests are received again.
+    /// Where to begin, at or before that message: agent requests after it are received again.
     pub(super) from: Position,
     /// Where the latest turn began, if that is known. Another process may have numbered the server differently.
     pub(super) begun: Option<Position>,
-    /// The ids of prompts whose responses are searched.
+    /// The ids of prompts whose responses are searched for.
     pub(super) responses: Vec<String>,
     /// Whether the response to the latest prompt may be missing from what is stored.
     pub(super) may_miss_response: bool,
@@ -36,7 +36,7 @@ pub(super) struct Wanted {
     pub(super) is_echoing: bool,
 }
 
-/// What the server's stream has behind a position, up to the response to a request that was sent after it.
+/// What the server's stream has after a position, up to the response to a request that was sent after it.
 #[derive(Debug)]
 pub(super) struct Scan {
     /// Whether the message at the position is still the same one: the server has not restarted since.
@@ -47,8 +47,8 @@ pub(super) struct Scan {
     pub(super) entries: Vec<Entry>,
     /// The responses that were looked for, by the id of their request, with how many entries precede each.
     pub(super) responses: HashMap<String, (usize, Response)>,
-    /// Whether the response to the latest prompt may be among messages that the server no longer has: nothing behind them
-    /// proves that the turn still runs. Each gap is among the entries, in order.
+    /// Whether the response to the latest prompt may be among messages that the server no longer has: nothing after
+    /// them proves that the turn still runs. Each gap is among the entries, in order.
     pub(super) may_miss_response: bool,
     /// Whether the stream has the message at which the latest turn began.
     pub(super) has_begun: bool,
@@ -100,8 +100,8 @@ impl Scan {
         let is_same = scan.reader.is_same_stream();
         scan.is_other |= is_same == Some(false);
         scan.is_proven |= is_same == Some(true) && wanted.from.is_same_event(&wanted.behind);
-        // A server that is the same has the message at the position, or says that it does not have it any more. It counts
-        // on from there.
+        // The same server still has the message at the position, or reports that it no longer has it. Its event
+        // numbers continue from there.
         let is_short = wanted.is_echoing && scan.end.is_none_or(|end| end.offset < wanted.behind.offset);
         scan.is_other |= !scan.is_proven && (!is_incomplete || is_short) && wanted.behind.offset > 0;
         scan.is_proven &= !scan.is_other;

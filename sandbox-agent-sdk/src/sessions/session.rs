@@ -361,8 +361,8 @@ impl StoredSession {
     /// Loads the agent's session again, to compare its history with what is stored. Acquires the session first if
     /// necessary.
     ///
-    /// [`Session::history`] of the returned session is the agent's own history. It is not stored: the store is not
-    /// completed by it, because agents may replay less than they reported, and in other pieces.
+    /// [`Session::history`] of the returned session is the agent's own history. It is not added to the store, because
+    /// agents may replay less than they reported, and may split it differently.
     ///
     /// # Errors
     /// [`Error::TurnInProgress`] if a turn is running, [`Error::Unsupported`] if the agent cannot load sessions, and the

@@ -229,8 +229,9 @@ impl Tracker {
         wakes_at.into_iter().chain(self.answers_due).min()
     }
 
-    /// Whether nothing is to be stored of the session: another process owns it, or there is none, or it was gone for long
-    /// enough, and the record says so. Then the record still names this process as the owner.
+    /// Whether the tracker may end, because nothing more is stored of the session: this process does not own it, or
+    /// the agent has not had it for long enough and the record shows that. In the second case the record still names
+    /// this process as the owner.
     fn may_end(&self) -> bool {
         // No event follows the end of an agent.
         let is_accounted =
@@ -416,8 +417,8 @@ impl Tracker {
         }
     }
 
-    /// The agent does not have the session any more. What a turn of another program became is found out when the
-    /// session is acquired again.
+    /// The agent no longer has the session. How a turn of another program ended is determined when the session is
+    /// acquired again.
     fn gone(&mut self) {
         if let Some(owned) = &mut self.owned {
             (owned.is_live, owned.foreign) = (false, None);

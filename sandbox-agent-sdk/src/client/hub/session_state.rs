@@ -374,7 +374,7 @@ impl SessionState {
     /// Counts an update for the turn.
     fn count(&mut self, update: &Update, belongs: bool) {
         let is_late = self.is_prompted && !belongs;
-        // Late chunks of a cancelled turn come first. A chunk of the same message behind an update of this turn is
+        // Late chunks of a cancelled turn come first. A chunk of the same message after an update of this turn is
         // perhaps a part of this turn, by an agent that used the id again.
         if is_late && self.has_updates && !std::mem::replace(&mut self.has_late_chunks, true) {
             self.miss_in_turn(&Update::missed(update.session_id(), Missed::Unverified), Missed::Unverified);

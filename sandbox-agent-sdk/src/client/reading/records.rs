@@ -51,8 +51,8 @@ pub(in crate::client) fn response_record(
     LogRecord::Response { request_id: id_text(id), result }
 }
 
-/// The id of a request as text: a text itself, and any other id as JSON. A text that is JSON, such as `"5"`, keeps its
-/// quotes, so that it differs from the number.
+/// The id of a request as text: a string unchanged, and any other id as JSON. A string that is itself JSON, such as
+/// `"5"`, has quotes, so that it differs from the number.
 pub(in crate::client) fn id_text(id: &wire::MessageId) -> String {
     match wire::json::from_str(id.as_json()) {
         Ok(Value::String(text)) if !is_json(&text) => text,

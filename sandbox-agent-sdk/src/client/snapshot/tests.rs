@@ -44,7 +44,7 @@ fn history_counts_for_less_than_the_answer_and_the_past_for_less_than_anything()
     snapshot.report(mode_report("old"), Origin::Replayed, 4);
     assert_eq!(mode(&snapshot).as_deref(), Some("a"));
     snapshot.report(mode_report("b"), Origin::History, 5);
-    assert_eq!(mode(&snapshot).as_deref(), Some("b"), "a session that is loaded again tells of itself again");
+    assert_eq!(mode(&snapshot).as_deref(), Some("b"), "a session that is loaded again is reported again");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn values_that_cannot_be_parsed_are_preserved_under_their_names() {
     assert!(!now.other.contains_key("modes") && !now.other.contains_key("tools"));
     assert!(
         now.other.contains_key("models") && now.other.contains_key("brandNew"),
-        "nobody has spoken of these"
+        "nothing has reported these"
     );
 }
 

@@ -81,8 +81,8 @@ impl TurnOutcome {
 
     /// Converts the outcome to an [`AgentResult`], which can be classified for a conversation thread.
     ///
-    /// The stop reason decides, unless the response has the members `subtype` and `is_error` of a result: then these
-    /// do. A cancelled turn is always `cancelled`, regardless of the response.
+    /// The subtype is derived from the stop reason. If the response has the fields `subtype` and `is_error` of a
+    /// result, these take precedence. A cancelled turn is always `cancelled`, regardless of the response.
     #[must_use]
     pub fn to_result(&self) -> AgentResult {
         let stopped = AgentResult::from_stop_reason(self.stop_reason.as_str());

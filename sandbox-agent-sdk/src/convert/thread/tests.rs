@@ -107,13 +107,13 @@ fn failed_turns_are_classified_as_specified() {
         ("a crash", TurnFailure::from(crash.clone().into_info()), &card),
         ("a crash with a cause", TurnFailure::from(crash.into_info()).with_cause(item_failure), &card),
         (
-            "a crash told in the cause",
+            "a crash reported in the cause",
             TurnFailure::new("ended")
                 .with_cause(json!({"terminationInfo": {"reason": "error", "exitCode": 1}})),
             &card,
         ),
-        ("an exit in good order before the answer", TurnFailure::from(clean.into_info()), &card),
-        ("a stop by somebody else", TurnFailure::from(by_others), &card),
+        ("a clean exit before the response", TurnFailure::from(clean.into_info()), &card),
+        ("a stop by another client", TurnFailure::from(by_others), &card),
         ("our own stop", TurnFailure::from(stopped.into_info()), &(ThreadEntryKind::Thought, false, false)),
     ];
     for (name, failure, (kind, marked, terminal)) in table {

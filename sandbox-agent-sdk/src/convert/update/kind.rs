@@ -59,7 +59,7 @@ pub enum UpdateKind {
     CompactionSummary(CompactionSummary),
     /// Updates are missing at this point.
     Missed(Missed),
-    /// The update is valid JSON that cannot be parsed, for example because it is nested too deep.
+    /// The update is JSON that this client cannot decode, for example because it is nested too deep.
     ///
     /// [`Update::raw`](super::Update::raw) has its text.
     #[non_exhaustive]

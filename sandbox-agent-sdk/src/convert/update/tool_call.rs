@@ -124,10 +124,10 @@ impl ToolCall {
         }
     }
 
-    /// Returns whether reports of the agent about this call are missing here, because they take too much memory.
+    /// Returns whether this value lacks reports of the agent about the call, because they exceed a memory limit.
     ///
-    /// This can be so in a [permission request](crate::PermissionRequest::tool_call), which includes earlier reports.
-    /// The updates of the session have these reports.
+    /// This can happen in a [permission request](crate::PermissionRequest::tool_call), which includes earlier reports.
+    /// The updates of the session contain the missing reports.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete

@@ -39,8 +39,8 @@ pub(super) struct State {
     pub(super) claimed: HashMap<String, Offered>,
     pub(super) early: Early,
     pub(super) overflow: Arc<Overflow>,
-    /// The trackers whose sessions were gone with the connection or the server, until they are bound again or have stored
-    /// that they do not follow their sessions. What these report is not seen here, so that nothing counts as stored.
+    /// The trackers whose sessions ended with the connection or the server, until they are bound again or have stored
+    /// that they do not follow their sessions. Their events are not received here, so nothing counts as stored.
     pub(super) unseen: HashMap<String, Mailbox>,
     pub(super) progress: Progress,
     /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.

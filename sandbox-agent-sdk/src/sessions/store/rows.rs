@@ -73,7 +73,7 @@ pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String, StoreErro
     serde_json::to_string(value).map_err(|error| StoreError::Invalid(error.to_string()))
 }
 
-/// A number as databases store it. It was checked when it was written; a larger one of a query is behind everything.
+/// A number as databases store it. Stored numbers were checked; a larger number in a query is above every stored one.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -49,7 +49,7 @@ pub trait SessionStore: fmt::Debug + Send + Sync + 'static {
 
     /// Makes a process the owner. Increments the epoch, resets `caught_up`, and moves the position to the previous
     /// owner's `scanned_to` if that owner had caught up. Returns the stored record. Start reading the server's
-    /// stream at its position.
+    /// stream at the record's position.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if the session does not exist, [`StoreError::OwnershipLost`] if its epoch is not the

@@ -106,7 +106,7 @@ impl Source {
 }
 
 impl Tracker {
-    /// Reads what the stream has behind the session's position: that of the present endpoint, or that of another
+    /// Reads what the stream has after the session's position: the stream of the present endpoint, or that of another
     /// process on a released server.
     pub(super) async fn read_stream(
         &mut self,
@@ -361,8 +361,9 @@ impl Tracker {
         }
     }
 
-    /// Leaves the agent requests that the agent may wait for. What lies before the position of the session is stored, or
-    /// nobody has begun with it: then it is of the latest turn if it lies behind `begun`, where that turn began.
+    /// Retains only the agent requests whose response the agent may wait for. A request before the position of the
+    /// session is stored, or no process has started it. In the latter case it belongs to the latest turn if it comes
+    /// after `begun`, the beginning of that turn.
     async fn leave_open(
         &self,
         scan: &mut Scan,

@@ -113,11 +113,11 @@ pub(super) fn sort(
 }
 
 /// The turn that each entry belongs to: the first one whose response follows the entry, although a later one may have
-/// begun. Without a response, it is of the turn that began last. `behind` is the offset after which the entries lie.
+/// begun. Without a response, it is of the turn that began last. `behind` is the offset before the first entry.
 fn turns_of(entries: &[Entry], spans: &[Span], behind: u64) -> Vec<Option<usize>> {
     let mut offset = behind;
     let turn_of = |(n, entry): (usize, &Entry)| {
-        // A loss has no position, and stands behind the entry before it.
+        // A loss has no position of its own: that of the entry before it applies.
         offset = entry.position.map_or(offset, |position| position.offset);
         let follows = |span: &Span| span.begun.is_none_or(|begun| offset > begun.offset);
         let is_of = |of: &usize| match spans[*of].responded {

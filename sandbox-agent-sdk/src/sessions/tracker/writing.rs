@@ -228,8 +228,8 @@ impl Tracker {
         self.shared.scanned_to()
     }
 
-    /// Appends within the time that a store is tried again. An event that it refuses is given up alone; their keys are
-    /// returned.
+    /// Appends, and retries a failing store until its timeout. If the store refuses single events, only these are
+    /// dropped; their keys are returned.
     async fn append(&mut self, append: Append) -> Result<Vec<EventKey>, StoreError> {
         // A store that failed for its whole time is tried once, so that `flush` does not wait for each append.
         let time = if self.is_failing { Duration::ZERO } else { self.shared.options.retry_for };

@@ -80,8 +80,8 @@ pub(super) fn safe_path(path: &OsStr, writable: &[PathBuf]) -> OsString {
     join_paths(directories).unwrap_or_default()
 }
 
-/// Returns the first entry of an absolute path that is in one of these directories, also through links. Whoever can write
-/// to the directory can replace the file.
+/// Returns the first entry of an absolute path that is in one of these directories, also through links. A process that
+/// can write to the directory can replace the file.
 pub(super) fn entry_in(path: &Path, directories: &[PathBuf]) -> io::Result<Option<PathBuf>> {
     walk(path, |entry, _| {
         Ok(directories.iter().any(|directory| entry.starts_with(directory)).then(|| entry.to_owned()))

@@ -35,8 +35,8 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// Linux only. It uses [bubblewrap](https://github.com/containers/bubblewrap) 0.8 or later, which needs
 /// unprivileged user namespaces. By default a command
 ///
-/// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets (but VM sockets, see
-///   below);
+/// - has no network, not even the loopback interface of this machine, and no abstract Unix sockets (but it has VM
+///   sockets, see below);
 /// - can write only to the roots of the terminals and to its own temporary directories;
 /// - sees empty directories instead of the home directories, `/tmp`, `/var/tmp` and `/run`;
 ///   [`read`](Self::read) makes parts of them visible again, such as a toolchain in a home directory. The same applies to
@@ -46,13 +46,19 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run", "/tmp", "/var/tmp"];
 /// - ends with its terminal, together with every process that it started. It also ends if this program is
 ///   killed by SIGKILL.
 ///
-/// The sandbox does not prevent everything. A command can read every other file that this program can read (use
-/// [`hide`](Self::hide)), connect to Unix sockets in visible directories (services have some below `/var/lib` and
-/// `/var/snap`), use VM sockets (`AF_VSOCK`), which the kernel does not confine to a network namespace and which reach the
-/// host of a virtual machine and its services, use any amount of memory and processor time, attack the kernel, read the keys in this program's
-/// session keyring (`keyctl`), and use file descriptors that this program opened without close-on-exec (the Rust
-/// standard library never does). Files that a command writes to the roots remain there, including hooks and build
-/// scripts: do not run them outside a sandbox.
+/// The sandbox does not prevent everything. A command can
+///
+/// - read every other file that this program can read (use [`hide`](Self::hide));
+/// - connect to Unix sockets in visible directories (services have some below `/var/lib` and `/var/snap`);
+/// - use VM sockets (`AF_VSOCK`), which reach the host of a virtual machine and its services: the kernel does not
+///   confine them to a network namespace;
+/// - use any amount of memory and processor time;
+/// - attack the kernel;
+/// - read the keys in this program's session keyring (`keyctl`);
+/// - use file descriptors that this program opened without close-on-exec (the Rust standard library never does this).
+///
+/// Files that a command writes to the roots remain there, including hooks and build scripts: do not run them outside a
+/// sandbox.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -218,8 +218,8 @@ fn replace(
     draft.put(name).map_err(failed)
 }
 
-/// Copies owner, access control list and permissions from the old file, without the setuid, setgid and sticky bits, which were meant
-/// for the old content.
+/// Copies owner, access control list and permissions from the old file, without the setuid, setgid and sticky bits,
+/// which were meant for the old content.
 #[cfg(unix)]
 fn take_over(file: &File, old: &Existing, path: &Path) -> Result<(), FileError> {
     use cap_std::fs::PermissionsExt;
