@@ -54,7 +54,7 @@ pub struct StreamDiagnostics {
     pub name: String,
     /// The state of the stream: `opening`, `live`, `down` or `ended`.
     pub state: String,
-    /// The last event before any missing event.
+    /// The id of the last event before any missing event.
     pub last_event_id: Option<EventId>,
     /// What orders responses on the stream, as declared or as learned so far.
     pub barrier: String,

@@ -83,8 +83,8 @@ pub enum Error {
         /// The limit of queued refusals.
         limit: usize,
     },
-    /// A response to the agent was replaced by an error, because there was no room for it. See
-    /// [`Limits::response_bytes`](crate::Limits#structfield.response_bytes).
+    /// A response to the agent exceeded [`Limits::response_bytes`](crate::Limits#structfield.response_bytes). The agent
+    /// received an error instead.
     #[error("response to the agent is {size} bytes; the limit for all responses being sent is {limit}")]
     ResponseTooLarge {
         /// The size of the response in bytes.

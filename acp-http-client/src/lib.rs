@@ -4,7 +4,7 @@
 //!
 //! - **response**: the reply to a JSON-RPC request.
 //! - **echoed response**: a response that the server also sends on the event stream.
-//! - **dialect**: what a server is known to do on the wire.
+//! - **dialect**: how a server behaves on the wire.
 //! - **barrier**: what orders a response after the updates before it.
 //! - **agent request**: a request from the agent to the client.
 //! - **pending request**: a request of this client that has no response yet.

@@ -72,8 +72,8 @@ pub struct Timeouts {
     pub stream_idle: Option<Duration>,
     /// The timeout for `close()`. Default 2 s.
     pub close: Duration,
-    /// How long `close()` waits for the server's response after the request was handed to the HTTP connection; `None`
-    /// for no limit but `close`. Default `None`.
+    /// How long `close()` waits for the server's response after the request was handed to the HTTP connection. If
+    /// `None`, only [`close`](Self#structfield.close) limits this time. Default `None`.
     pub close_response: Option<Duration>,
 }
 
@@ -138,8 +138,10 @@ pub struct Limits {
     /// Larger messages cause [`Error::MessageTooLarge`](crate::Error::MessageTooLarge).
     pub message: usize,
     /// How many bytes the queue of one subscriber may hold. Default 64 MiB.
-    /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged). The responses that wait for
-    /// their echo on the stream before a tap shows them may take as much; beyond it the oldest are shown without it.
+    /// Further events are dropped and reported as [`Event::Lagged`](crate::Event::Lagged).
+    ///
+    /// The same limit applies to response bodies that are passed to a tap only after their echo on the stream. If they
+    /// take more, the oldest are passed to the tap without waiting.
     pub subscriber: usize,
     /// The maximum length of an id or a method name, in bytes. Default 1 KiB.
     ///

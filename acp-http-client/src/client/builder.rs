@@ -152,8 +152,8 @@ impl AcpHttpClientBuilder {
 
     /// Sets the maximum number of times `session/cancel` is repeated while the turn runs. Default 3.
     ///
-    /// A cancel that the server has not confirmed by then is also sent whenever the stream is opened again, unless this
-    /// is 0.
+    /// A cancel that the server has not confirmed by then is also sent again whenever the stream is reopened, unless
+    /// this is 0.
     pub fn cancel_repeats(mut self, repeats: u32) -> Self {
         self.cancel_repeats = repeats;
         self

@@ -45,8 +45,8 @@ pub enum Event {
         /// The stream of the restarted server.
         stream: EventSource,
     },
-    /// Events are missing because the server no longer has them. They precede the events that follow. Load the
-    /// session if you need them. A missing event that arrives late is still delivered.
+    /// Events are missing at this point of the stream, because the server no longer has them. Load the session if you
+    /// need them. A missing event that arrives late is still delivered.
     ///
     /// Only numbered events reveal gaps. Gaps are reported if the [`Dialect`](crate::Dialect) declares
     /// [`EventIds::Sequence`](crate::EventIds::Sequence), but not with [`Dialect::AUTO`](crate::Dialect::AUTO).

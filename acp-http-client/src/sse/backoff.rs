@@ -15,7 +15,7 @@ pub struct ReconnectPolicy {
     pub jitter: f64,
     /// How many attempts in a row may fail before the connection ends permanently; `None` for no limit. Default 20.
     pub max_attempts: Option<u32>,
-    /// How long a stream must stay open to count as healthy without a message. Default 10 s.
+    /// How long a stream that delivers no message must stay open to count as healthy. Default 10 s.
     pub stable_after: Duration,
 }
 
@@ -58,7 +58,7 @@ impl ReconnectPolicy {
         self
     }
 
-    /// Sets how long a stream must stay open to count as healthy without a message.
+    /// Sets how long a stream that delivers no message must stay open to count as healthy.
     #[must_use]
     pub fn stable_after(mut self, time: Duration) -> Self {
         self.stable_after = time;

@@ -30,8 +30,8 @@ pub(super) struct Host {
     pub(super) agent: String,
     /// How the user logs in to the agent.
     pub(super) login: LoginHelp,
-    /// A client with a separate agent process, which lists the agent's sessions, if the agent runs as a process here.
-    /// The list of the chat's own server contains only the sessions of this chat, without titles.
+    /// A client that lists the agent's sessions with a separate process of the agent. `None` if the agent is not a
+    /// process of this machine. The embedded server lists only the sessions of this chat, without titles.
     pub(super) lister: Option<SandboxAgentClient>,
     /// The embedded server.
     embedded: Option<MockServer>,

@@ -6,8 +6,8 @@ const LONGEST_STRING: usize = 4096;
 /// Removes escape sequences and control characters from text that arrives in chunks.
 ///
 /// Text of an agent is printed to the user's terminal, where an escape sequence can do more than change colours: set
-/// the title, write the clipboard, hide text, or answer for the user. The only control character that remains is the
-/// line feed; a tab becomes spaces. A sequence may be split across chunks.
+/// the title, write the clipboard, hide text, or generate input as if the user had typed it. The only control character
+/// that remains is the line feed; a tab becomes spaces. A sequence may be split across chunks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plain {
     state: State,

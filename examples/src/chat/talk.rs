@@ -63,7 +63,7 @@ pub(super) struct Login {
     pub(super) task: Task,
     /// The prompt to send after it.
     pub(super) prompt: String,
-    /// Why the prompt is not sent again: the agent had begun to work on it. Empty if it is.
+    /// The error to show if the prompt is not sent again, because the agent had begun to work on it; otherwise empty.
     pub(super) failure: Vec<Line>,
 }
 

@@ -6,7 +6,7 @@ use super::Console;
 use crate::chat::line::{Line, Style};
 use crate::chat::screen::Picture;
 
-/// After how many seconds without an update the time since the last one is shown beside the spinner.
+/// How many seconds must pass without an update before the spinner shows the time since the last one.
 const LONG: u64 = 2;
 /// How many rows of the screen a request of the agent leaves to everything else: the status line, a queued line, the
 /// user's line, and the row that scrolls.
