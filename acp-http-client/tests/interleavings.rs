@@ -47,7 +47,7 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq)]
 #[allow(dead_code, reason = "the hub makes it")]
 pub struct Notification {
-    method: String,
+    method: std::borrow::Cow<'static, str>,
     params: Json,
     meta: Meta,
 }

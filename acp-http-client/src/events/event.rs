@@ -1,6 +1,6 @@
 //! The events of a connection.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use agent_client_protocol_schema::v1::{ContentBlock, SessionNotification, SessionUpdate};
 
@@ -201,7 +201,7 @@ impl Update {
 #[non_exhaustive]
 pub struct Notification {
     /// The method.
-    pub method: String,
+    pub method: Cow<'static, str>,
     /// The parameters; `null` if there are none.
     pub params: Json,
     /// The origin of the notification.

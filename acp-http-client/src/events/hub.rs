@@ -1,6 +1,7 @@
 //! Fan-out to subscribers, each with its own byte budget.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     pin::Pin,
     sync::Arc,
@@ -255,7 +256,7 @@ fn notification(params: Bytes, meta: Meta) -> Event {
         Ok(_) => params,
         Err(_) => Bytes::from(String::from_utf8_lossy(&params).into_owned()),
     };
-    let method = CLIENT_METHOD_NAMES.session_update.to_owned();
+    let method = Cow::Borrowed(CLIENT_METHOD_NAMES.session_update);
     Event::Notification(Notification { method, params: Json::new(params), meta })
 }
 

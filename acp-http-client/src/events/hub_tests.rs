@@ -52,7 +52,8 @@ fn ids_and_methods_count_in_the_budget() {
     let meta =
         Meta { event_id: Some(EventId::from(&*long)), origin: Origin::Live, stream: EventSource::Connection };
     let params = Json::new(Bytes::from_static(b"{}"));
-    let notification = Notification { method: long.clone(), params: params.clone(), meta: meta.clone() };
+    let notification =
+        Notification { method: long.clone().into(), params: params.clone(), meta: meta.clone() };
     let id = MessageId::from_json(&format!("\"{long}\""));
     let event_id = meta.event_id.clone();
     let error = Error::Config(String::new());

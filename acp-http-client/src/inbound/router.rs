@@ -89,8 +89,7 @@ fn route(core: &Arc<Core>, link: &Link, ordered: Ordered) {
             }
             let is_served = origin == Origin::Live && core.is_addressed(session.as_deref());
             let meta = Meta { event_id: event_id.clone(), origin, stream: link.source().clone() };
-            let request =
-                Notification { method: method.to_string(), params: Json::new(params.clone()), meta };
+            let request = Notification { method: method.clone(), params: Json::new(params.clone()), meta };
             // A reader of the events finds the request in its queue.
             if is_served {
                 agent_requests::dispatch(core, event_id, id.clone(), &method, params);
@@ -157,7 +156,7 @@ fn notify(core: &Arc<Core>, method: Cow<'static, str>, params: Bytes, meta: Meta
         core.hub.publish(Stored::Update { params, meta });
     } else {
         let params = Json::new(params);
-        core.publish(Event::Notification(Notification { method: method.into_owned(), params, meta }));
+        core.publish(Event::Notification(Notification { method, params, meta }));
     }
     obey(core, verdict);
 }

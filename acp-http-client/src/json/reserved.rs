@@ -5,7 +5,10 @@
 //! limit counts its values as text. `{"$serde_json::private::Number": "1"}` becomes a number if any crate of the application
 //! enables `arbitrary_precision`.
 
-use memchr::{memchr, memchr2, memmem};
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use memchr::{memchr, memchr2};
 
 use super::JsonError;
 
@@ -27,10 +30,16 @@ pub(super) fn is_reserved(name: &str) -> bool {
 
 /// A search that is much faster than parsing, and finds nothing in usual messages.
 fn may_contain_name(text: &[u8]) -> bool {
+    // Preparing a search costs more than searching a short message.
+    static UNESCAPED: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(PREFIX));
+    static ESCAPE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\\u00"));
     // A name is written as it is, or with at least one of its characters escaped.
     let is_escaped =
         |at: usize| text.get(at + 4..at + 6).and_then(byte).is_some_and(|byte| PREFIX.contains(&byte));
-    memmem::find(text, PREFIX).is_some() || memmem::find_iter(text, b"\\u00").any(is_escaped)
+    let Some(first) = memchr2(PREFIX[0], b'\\', text) else { return false };
+    let text = &text[first..];
+    memchr(PREFIX[0], text).is_some_and(|at| UNESCAPED.find(&text[at..]).is_some())
+        || ESCAPE.find_iter(text).any(is_escaped)
 }
 
 fn contains_name(mut text: &[u8]) -> bool {

@@ -252,7 +252,7 @@ impl EventLoop {
             Ok(params) => params,
             Err(error) => return self.unreadable(notification, &error),
         };
-        match notification.method.as_str() {
+        match &*notification.method {
             "_sandboxagent/session/ended" => {
                 let at = numbered(&notification.meta, notification.params.as_bytes());
                 self.session_ended(params, origin, at);

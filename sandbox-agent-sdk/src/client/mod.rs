@@ -29,7 +29,6 @@ pub mod limits;
 mod list;
 mod log;
 pub mod login;
-pub(crate) mod maps;
 mod metering;
 mod methods;
 pub(crate) mod names;

@@ -1,10 +1,10 @@
 //! Events of sessions that are being created.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 use super::entry::Entry;
 use crate::client::event::Hold;
-use crate::client::maps::HashMap;
 
 /// How many bytes are held for all sessions that are being created, and how many events of each.
 const MAX_BYTES: usize = 32 << 20;
@@ -17,7 +17,7 @@ pub(super) struct Early {
     /// How many sessions are being created.
     pub(super) creating: usize,
     /// By the id of the agent's session.
-    held: HashMap<String, Held>,
+    held: BTreeMap<String, Held>,
     bytes: usize,
     /// The gaps. The missing messages may belong to any session.
     gaps: Vec<Entry>,

@@ -22,7 +22,6 @@ use super::tracker::{Ask, Command, Tracker, View};
 use super::unique::unique_id;
 use crate::client::event::{Hold, Queue};
 use crate::client::hub::Hub;
-use crate::client::maps::HashMap;
 use crate::client::network::check_runtime;
 use crate::connection::Capabilities;
 use crate::event::EventsLost;
@@ -44,7 +43,7 @@ pub(super) struct Shared {
     /// The name of the server in records. Its incarnations are counted under this name.
     pub(super) server: String,
     /// Guards the trackers; held for a look-up.
-    trackers: Mutex<HashMap<String, Handle>>,
+    trackers: Mutex<BTreeMap<String, Handle>>,
     /// Guards the followers of sessions; held for a look-up.
     followers: Mutex<Followers>,
     /// Guards the losses since the last flush; held to add or take them.
@@ -60,7 +59,7 @@ pub(super) struct Shared {
 /// The followers of each session, by its id.
 #[derive(Debug, Default)]
 struct Followers {
-    by_session: HashMap<String, Vec<Weak<Queue<Event>>>>,
+    by_session: BTreeMap<String, Vec<Weak<Queue<Event>>>>,
     /// The number of sessions at which those without followers are removed.
     room: usize,
 }

@@ -1,8 +1,7 @@
 //! The prompts of a session that this client has created.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-
-use crate::client::maps::HashMap;
 
 /// How many different prompts of a session are remembered.
 const COUNT: usize = 4096;
@@ -11,7 +10,7 @@ const COUNT: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct KnownPrompts {
     hasher: RandomState,
-    counts: HashMap<u64, usize>,
+    counts: BTreeMap<u64, usize>,
 }
 
 impl KnownPrompts {

@@ -1,6 +1,6 @@
 //! The state of all sessions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::session_state::SessionState;
@@ -8,7 +8,6 @@ use super::unused::Unused;
 use super::{EndListener, LogSink};
 use crate::client::event::{Hold, Queue, Weight};
 use crate::client::limits::Limits;
-use crate::client::maps::HashMap;
 use crate::client::stream::LogEntry;
 use crate::usage::UsageTable;
 use crate::{ConnectionState, Event, Update};
@@ -18,7 +17,7 @@ use crate::{ConnectionState, Event, Update};
 pub(super) struct State {
     pub(super) subscribers: Vec<Arc<Queue<Event>>>,
     pub(super) logs: Vec<Arc<dyn LogSink>>,
-    pub(super) sessions: HashMap<Arc<str>, SessionState>,
+    pub(super) sessions: BTreeMap<Arc<str>, SessionState>,
     pub(super) listeners: Vec<Weak<dyn EndListener>>,
     /// The state of the connection that was published last.
     pub(super) connection: Option<ConnectionState>,
@@ -55,7 +54,7 @@ impl State {
         Self {
             subscribers: Vec::new(),
             logs: Vec::new(),
-            sessions: HashMap::default(),
+            sessions: BTreeMap::default(),
             listeners: Vec::new(),
             connection: None,
             unused: Unused::new(limits.unused_session_bytes),

@@ -213,7 +213,7 @@ impl Opened {
 
     fn notification(&self, notification: &wire::Notification) -> Event {
         let origin = Origin::Replayed;
-        let method = notification.method.as_str();
+        let method = &*notification.method;
         if method == SESSION_UPDATE {
             return Event::Update(Update::from_json(&notification.params, origin));
         }

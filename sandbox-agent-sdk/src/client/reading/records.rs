@@ -20,7 +20,7 @@ pub(in crate::client) fn request_record(
         .and_then(|_| request.params.parse().map_err(|error| error.to_string()))
     {
         Ok(params) => {
-            let (request_id, method) = (id_text(id), request.method.clone());
+            let (request_id, method) = (id_text(id), request.method.to_string());
             LogRecord::AgentRequest { request_id, method, params }
         }
         Err(reason) => LogRecord::Event(Event::Malformed { reason, start: String::new(), lost: true }),

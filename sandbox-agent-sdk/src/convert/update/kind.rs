@@ -25,10 +25,10 @@ pub enum UpdateKind {
     /// A chunk of a user's message, from the history or echoed.
     UserMessage(Chunk),
     /// A new tool call.
-    ToolCall(ToolCall),
+    ToolCall(Box<ToolCall>),
     /// A change of a tool call. Fields that it does not contain are unchanged: see
     /// [`ToolCall::apply_update`].
-    ToolCallUpdate(ToolCall),
+    ToolCallUpdate(Box<ToolCall>),
     /// The complete plan.
     Plan(Vec<PlanEntry>),
     /// The commands that a user can enter.
@@ -111,8 +111,8 @@ impl UpdateKind {
             "agent_message_chunk" => Chunk::object(object)?.map(Self::Message),
             "agent_thought_chunk" => Chunk::object(object)?.map(Self::Thought),
             "user_message_chunk" => Chunk::object(object)?.map(Self::UserMessage),
-            "tool_call" => ToolCall::object(object)?.map(Self::ToolCall),
-            "tool_call_update" => ToolCall::object(object)?.map(Self::ToolCallUpdate),
+            "tool_call" => ToolCall::object(object)?.map(|call| Self::ToolCall(Box::new(call))),
+            "tool_call_update" => ToolCall::object(object)?.map(|call| Self::ToolCallUpdate(Box::new(call))),
             "plan" => PlanEntry::read_all(object)?.map(Self::Plan),
             "usage_update" => ContextUsage::object(object)?.map(Self::Usage),
             _ => return Err(A::Error::custom("the kind is not a frequent one")),

@@ -1,11 +1,10 @@
 //! The routes of a feed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::{Mailbox, Offered, Overflow};
 use crate::client::event::Hold;
-use crate::client::maps::HashMap;
 use crate::session::Timestamp;
 use crate::sessions::early::Early;
 use crate::sessions::entry::Entry;
@@ -18,30 +17,30 @@ use crate::{ConnectionState, Event};
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// By the id of the agent's session.
-    pub(super) routes: HashMap<String, Route>,
+    pub(super) routes: BTreeMap<String, Route>,
     /// The agent's sessions at which a tracker may have a route, a proposal or a claim, by the id of its session.
-    pub(super) bound: HashMap<String, Vec<String>>,
+    pub(super) bound: BTreeMap<String, Vec<String>>,
     /// Trackers that read the stream to find out whether the agent's session is still theirs, by its id. Each gets its
     /// events, beside the one that has the route.
-    pub(super) candidates: HashMap<String, Vec<Mailbox>>,
+    pub(super) candidates: BTreeMap<String, Vec<Mailbox>>,
     /// Routes that ended with the connection or the server: how their sessions ended may be reported later.
-    pub(super) gone: HashMap<String, Route>,
+    pub(super) gone: BTreeMap<String, Route>,
     /// The turns of this process, by the id of the agent's session. Their end is delivered even after the route is gone.
-    pub(super) turns: HashMap<String, RunningTurn>,
+    pub(super) turns: BTreeMap<String, RunningTurn>,
     /// The agent's sessions of these turns, by the ids of the turns and of their prompts.
-    pub(super) sessions_of_turns: HashMap<String, String>,
-    pub(super) sessions_of_requests: HashMap<String, String>,
+    pub(super) sessions_of_turns: BTreeMap<String, String>,
+    pub(super) sessions_of_requests: BTreeMap<String, String>,
     /// The waiters for responses to prompts on the stream, by JSON-RPC id.
-    pub(super) awaited: HashMap<String, Mailbox>,
+    pub(super) awaited: BTreeMap<String, Mailbox>,
     /// Agent requests of turns of other processes that are offered here, by session and id.
-    pub(super) offered: HashMap<(String, String), Offered>,
+    pub(super) offered: BTreeMap<(String, String), Offered>,
     /// The turns of other processes that may be running in an agent's session, while its tracker finds out.
-    pub(super) claimed: HashMap<String, Offered>,
+    pub(super) claimed: BTreeMap<String, Offered>,
     pub(super) early: Early,
     pub(super) overflow: Arc<Overflow>,
     /// The trackers whose sessions ended with the connection or the server, until they are bound again or have stored
     /// that they do not follow their sessions. Their events are not received here, so nothing counts as stored.
-    pub(super) unseen: HashMap<String, Mailbox>,
+    pub(super) unseen: BTreeMap<String, Mailbox>,
     pub(super) progress: Progress,
     /// Whether a turn has ended in its order on this stream, which only the response on the stream proves.
     pub(super) is_echoing: bool,
@@ -212,8 +211,10 @@ impl State {
         self.progress = Progress::default();
         self.awaited.clear();
         self.is_echoing = false;
-        let gone = self.routes.extract_if(|_, route| route.bound_at < before);
-        for (id, route) in gone {
+        let (gone, kept) =
+            std::mem::take(&mut self.routes).into_iter().partition(|(_, route)| route.bound_at < before);
+        self.routes = kept;
+        for (id, route) in BTreeMap::into_iter(gone) {
             route.inbox.note(Command::Gone);
             self.unseen.insert(route.inbox.session().to_owned(), Arc::clone(&route.inbox));
             self.gone.insert(id, Route { is_trailing, ..route });
@@ -280,7 +281,7 @@ impl State {
 
 /// Removes the value at a key if it is of this tracker.
 pub(super) fn remove_of<T>(
-    map: &mut HashMap<String, T>,
+    map: &mut BTreeMap<String, T>,
     key: &str,
     tracker: impl Fn(&T) -> &Mailbox,
     inbox: &Mailbox,

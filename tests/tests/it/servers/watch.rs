@@ -108,7 +108,7 @@ fn of_protocol(event: acp_http_client::Event) -> Seen {
         Event::Notification(notification) => {
             let params = notification.params.to_value().unwrap();
             let text = |value: &Value| value.as_str().map(str::to_owned);
-            match notification.method.as_str() {
+            match &*notification.method {
                 "_adapter/invalid_stdout" | "_sandboxagent/agent/unparsed" => {
                     Seen::Unparsed(text(&params["raw"]).unwrap_or_default())
                 }
