@@ -203,7 +203,7 @@ impl RequestRouter {
             let response = tokio::select! {
                 biased;
                 () = responder.closed() => return,
-                () = leaving.left() => {
+                () = leaving.notified() => {
                     // If the agent no longer waits, there is nothing to leave.
                     let _ = responder.ignore();
                     return;

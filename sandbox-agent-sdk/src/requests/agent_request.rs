@@ -79,23 +79,7 @@ pub struct AgentRequest {
     session_id: Option<Arc<str>>,
     params: Arc<Params>,
     next: Next,
-    leaving: Leaving,
-}
-
-/// Leaves a request to another client of its endpoint: this client sends no response.
-#[derive(Clone, Default)]
-pub(crate) struct Leaving(Arc<Notify>);
-
-impl Leaving {
-    /// Closes the request without a response, and drops its handlers.
-    pub(crate) fn leave(&self) {
-        self.0.notify_one();
-    }
-
-    /// Waits until the request is left. It has one caller.
-    pub(crate) async fn left(&self) {
-        self.0.notified().await;
-    }
+    leaving: Arc<Notify>,
 }
 
 /// Where a request goes if its handler forwards it.
@@ -124,12 +108,13 @@ impl AgentRequest {
         fallback: Arc<dyn Fallback>,
     ) -> Self {
         let next = Next { handlers: Arc::new([]), index: 0, fallback };
-        Self { method, session_id, params, next, leaving: Leaving::default() }
+        Self { method, session_id, params, next, leaving: Arc::default() }
     }
 
-    /// Returns what leaves the request to another client.
-    pub(crate) fn leaving(&self) -> Leaving {
-        self.leaving.clone()
+    /// Returns what leaves the request to another client of its endpoint: once it is notified, its handlers are dropped,
+    /// and this client sends no response.
+    pub(crate) fn leaving(&self) -> Arc<Notify> {
+        Arc::clone(&self.leaving)
     }
 
     /// Returns the id of the request, unique among the open requests of a connection.

@@ -45,7 +45,7 @@ mod reply;
 mod unclaimed;
 
 pub use agent_request::{AgentRequest, Registration, RequestHandler, Requests, Response};
-pub(crate) use agent_request::{ConnectionHandlers, Fallback, Leaving};
+pub(crate) use agent_request::{ConnectionHandlers, Fallback};
 pub use form::{FieldKind, FormChoice, FormField, QuestionForm, TextFormat};
 pub(crate) use handler::PermissionHandler;
 pub use handler::{DecidedBy, PermissionDecided};

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::calls::{FIRST_WAIT, LAST_WAIT};
@@ -17,7 +17,7 @@ use super::store::{Append, Appended, EventQuery, Fence, StoreError, StoredEventK
 use super::tracker::{Command, View};
 use super::unique::unique_id;
 use crate::error::RpcError;
-use crate::requests::{AgentRequest, Leaving, RequestHandler, Response};
+use crate::requests::{AgentRequest, RequestHandler, Response};
 use crate::sessions::UserAction;
 
 /// Stores agent requests of stored sessions: the response to a permission request or question before the response is
@@ -108,8 +108,8 @@ fn decide(
 }
 
 /// Leaves a request to the process that has started it or owns the session: this process sends no response.
-async fn leave(leaving: &Leaving) -> Response {
-    leaving.leave();
+async fn leave(leaving: &Notify) -> Response {
+    leaving.notify_one();
     // The connection drops the handler.
     pending().await
 }

@@ -465,7 +465,7 @@ impl Tracker {
     pub(super) fn show(&mut self) {
         let owned = self.owned.as_ref();
         let agent_session = owned.filter(|owned| owned.is_live).and_then(|owned| owned.agent_session.clone());
-        if self.agent_session.as_ref().map(SessionHandle::id) != agent_session.as_deref() {
+        if self.view.borrow().agent_session != agent_session {
             self.agent_session = agent_session.as_deref().map(|id| self.shared.hub.name(id));
         }
         let view = View {

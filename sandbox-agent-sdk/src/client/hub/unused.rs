@@ -20,13 +20,6 @@ impl Hub {
     }
 }
 
-impl SessionHandle {
-    /// Returns the id of the session.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
-    }
-}
-
 impl Drop for SessionHandle {
     fn drop(&mut self) {
         let mut state = self.hub.lock();
