@@ -34,10 +34,10 @@ fn may_contain_name(text: &[u8]) -> bool {
     static UNESCAPED: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(PREFIX));
     static ESCAPE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\\u00"));
     // A name is written as it is, or with at least one of its characters escaped.
-    let is_escaped =
-        |at: usize| text.get(at + 4..at + 6).and_then(byte).is_some_and(|byte| PREFIX.contains(&byte));
     let Some(first) = memchr2(PREFIX[0], b'\\', text) else { return false };
     let text = &text[first..];
+    let is_escaped =
+        |at: usize| text.get(at + 4..at + 6).and_then(byte).is_some_and(|byte| PREFIX.contains(&byte));
     memchr(PREFIX[0], text).is_some_and(|at| UNESCAPED.find(&text[at..]).is_some())
         || ESCAPE.find_iter(text).any(is_escaped)
 }
