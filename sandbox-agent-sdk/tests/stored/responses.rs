@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use mock_server::{Fault, Permission, Script, Step, ToolCall};
 use sandbox_agent_sdk::requests::{AgentRequest, PermissionRequest};
+use sandbox_agent_sdk::session::ListSessions;
 use sandbox_agent_sdk::sessions::{SessionStore as _, StoredEventKind};
-use sandbox_agent_sdk::{DropPolicy, Event, NewSession, ServerKind};
+use sandbox_agent_sdk::{DropPolicy, Event, NewSession, PermissionPolicy, ServerKind};
 use serde_json::json;
 
 use crate::gated::{Gated, Response};
@@ -176,6 +177,46 @@ async fn a_response_that_is_given_after_a_release_is_left_to_the_next_owner() {
         within(session.open_turn_ended()).await;
         second.flush().await.unwrap();
         assert_eq!(said(&stored(&**second.store(), "mine").await), ["permission: allow_once", "done"]);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_after_a_release_is_left_to_the_next_owner() {
+    let script = Script::new(|_| {
+        let wait = Step::Wait(Duration::from_millis(600));
+        let ask = Step::AskPermission(Permission::new(ToolCall::new("call-1", "Continue?")));
+        vec![Step::Say("first".into()), wait, ask, Step::Say("done".into())]
+    });
+    // The process that prompted releases the session, or another one that had it since.
+    for is_own in [true, false] {
+        let world = World::new(ServerKind::Shared, script.clone()).await;
+        let observer = world.options().await.build().unwrap();
+        let mut observed = observer.events();
+        within(observer.client().list_sessions(ListSessions::all()).all()).await.unwrap();
+        let first = world.options().await.permissions(PermissionPolicy::BypassPermissions).build().unwrap();
+        let own = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+        let mut turn = within(own.prompt("go")).await.unwrap();
+        within(turn.next()).await.unwrap();
+
+        let (client, second) = world.program().await;
+        let mut asked = client.events().deciding();
+        let session = second.session("mine");
+        if is_own {
+            within(own.release()).await.unwrap();
+        } else {
+            within(session.resume()).await.unwrap();
+            within(session.release()).await.unwrap();
+        }
+        event(&mut observed, |event| matches!(event, Event::UnclaimedRequest(_)).then_some(())).await;
+        let is_answered = world.server.wait_for_answers(|answers| !answers.is_empty(), QUIET).await;
+        assert!(!is_answered, "no process owns the session: {:?}", world.server.answers());
+        within(session.resume()).await.unwrap();
+        event(&mut asked, permission).await.allow_once().unwrap();
+        within(session.open_turn_ended()).await;
+        within(turn.outcome()).await.unwrap();
+        second.flush().await.unwrap();
+        let kept = stored(&**second.store(), "mine").await;
+        assert_eq!(said(&kept), ["first", "permission: allow_once", "done"]);
     }
 }
 

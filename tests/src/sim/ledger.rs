@@ -96,10 +96,11 @@ pub(super) enum GivenUp {
     Restarted,
 }
 
-/// A program that owns a stored session.
+/// Who owns a stored session.
 #[derive(Debug)]
 pub(super) struct Owner {
-    pub(super) program: String,
+    /// `None` after a release or a disconnect: the requests of its agent wait for the next owner.
+    pub(super) program: Option<String>,
     pub(super) since: Instant,
     /// How often the session was acquired.
     pub(super) acquired: u32,
@@ -206,15 +207,17 @@ impl Ledger {
         later.iter().any(|event| event.brought.is_some() && Some(event.generation) == generation)
     }
 
-    /// The program that owns a stored session and has not ended, since when, and how often the session was acquired.
+    /// Who owns a stored session, since when, and how often the session was acquired, unless the program has ended.
     pub(super) fn owner(&self, session: &str) -> Option<&Owner> {
-        self.owners.get(session).filter(|owner| !self.ended_programs.contains(&owner.program))
+        let has_ended =
+            |owner: &Owner| owner.program.as_ref().is_some_and(|p| self.ended_programs.contains(p));
+        self.owners.get(session).filter(|owner| !has_ended(owner))
     }
 
     /// A program owns a stored session from now on, or none does.
-    pub(super) fn own(&mut self, session: &str, program: &str) {
+    pub(super) fn own(&mut self, session: &str, program: Option<&str>) {
         let acquired = self.owners.get(session).map_or(0, |owner| owner.acquired) + 1;
-        let owner = Owner { program: program.to_owned(), since: Instant::now(), acquired };
+        let owner = Owner { program: program.map(str::to_owned), since: Instant::now(), acquired };
         self.owners.insert(session.to_owned(), owner);
     }
 
@@ -230,8 +233,8 @@ impl Ledger {
     pub(super) fn disconnected(&mut self, program: &str) {
         self.owners
             .values_mut()
-            .filter(|owner| owner.program == program)
-            .for_each(|owner| owner.program.clear());
+            .filter(|owner| owner.program.as_deref() == Some(program))
+            .for_each(|owner| owner.program = None);
     }
 
     /// The client lost a stream for good, and said so.

@@ -102,7 +102,8 @@ impl Server {
         let Some(request) = ledger.requests.get(tag).filter(|_| state.open.len() < before) else { return };
         let stored = request.stored_session().unwrap_or_default();
         let owner = ledger.owner(&stored).filter(|owner| owner.since.elapsed() > PATIENCE);
-        let left_by = owner.filter(|_| why == GivenUp::TimedOut).map(|owner| owner.program.clone());
+        // Where the session was released, no program may respond before the next one acquires it.
+        let left_by = owner.filter(|_| why == GivenUp::TimedOut).and_then(|owner| owner.program.clone());
         let request = ledger.requests.entry(tag.to_owned()).or_default();
         (request.given_up, request.left_by) = (Some(why), left_by);
     }

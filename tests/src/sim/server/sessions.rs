@@ -147,7 +147,8 @@ impl Server {
         let mut ledger = self.world.ledger();
         let (generation, load) = (ledger.generation, ledger.loads.len());
         let stored = directory.trim_start_matches('/').to_owned();
-        let owner = ledger.owner(&stored).filter(|owner| Some(&owner.program) == caller.program.as_ref());
+        let owner =
+            ledger.owner(&stored).filter(|owner| owner.program.is_some() && owner.program == caller.program);
         let owned = owner.map(|owner| owner.acquired);
         ledger.loads.push(owned.is_some());
         ledger.directories.insert((generation, session.clone()), directory);

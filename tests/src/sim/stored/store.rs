@@ -82,7 +82,7 @@ impl ProgramStore {
 
     /// This program owns a session from now on, or does not any more.
     fn owns(&self, id: &str, owns: bool) {
-        self.world.ledger().own(id, if owns { &self.life.name } else { "" });
+        self.world.ledger().own(id, owns.then_some(&*self.life.name));
     }
 
     /// Appends, and checks that no earlier owner writes.
