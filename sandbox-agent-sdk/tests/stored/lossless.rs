@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::gated::{Gated, Response};
 use crate::killed::{has_stored, kill_a_program, lose_response, waiting};
 use crate::support::{event, within};
-use crate::world::{Ability, World, agent, ask, counted, counting, options, said, stored};
+use crate::world::{Ability, World, agent, ask, counted, counting, kinds, options, said, stored};
 
 fn prompts(events: &[StoredEvent]) -> Vec<&StoredEvent> {
     events.iter().filter(|event| event.kind == StoredEventKind::Prompt).collect()
@@ -299,6 +299,27 @@ async fn what_was_lost_before_the_position_of_a_session_does_not_interrupt_its_t
     let events = stored(&**second.store(), "mine").await;
     let lost = events.iter().filter(|event| event.kind == StoredEventKind::Lost);
     assert_eq!((lost.count(), end_of(&events, "go").error), (1, None), "{events:#?}");
+}
+
+#[tokio::test]
+async fn a_session_whose_id_another_session_has_after_a_restart_has_a_gap_in_its_turn() {
+    let ids = |number| if number <= 2 { "a" } else { "b" }.to_owned();
+    let world = World::new(ServerKind::Shared, waiting(Ability::Neither).session_ids(ids)).await;
+    let first = world.options().await.on_turn_drop(DropPolicy::Detach).build().unwrap();
+    let session = within(first.new_session_as("mine", NewSession::in_dir("/"))).await.unwrap();
+    let turn = within(session.prompt("go")).await.unwrap();
+    has_stored(&first, "mine", StoredEventKind::Update).await;
+    // It ends without releasing anything.
+    drop((turn, session, first));
+    world.server.restart(State::Lost).await;
+    let (_client, second) = world.program().await;
+    let _other = within(second.new_session_as("other", NewSession::in_dir("/"))).await.unwrap();
+    let record = second.get("mine").await.unwrap().unwrap();
+    assert_eq!(record.agent_session, None, "the session `a` of the agent is that of `other` now");
+    let restored = within(second.session("mine").resume()).await.unwrap();
+    assert_eq!(restored.map(|restored| restored.by), Some(RestoredBy::Replay));
+    let kept = stored(&**second.store(), "mine").await;
+    assert_eq!(kinds(&kept), ["prompt", "update", "gap", "turn_ended", "restored"]);
 }
 
 #[tokio::test]

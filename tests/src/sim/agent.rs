@@ -111,6 +111,10 @@ async fn ask_for(
 
 /// Sends requests and waits for the answers, a cancel, or long enough.
 async fn ask(server: &Arc<Server>, session: &str, running: &Running, wanted: &[Wanted<'_>]) {
+    if !server.is_alive(running.caller.incarnation) {
+        // The server was stopped while the agent waited for an earlier request, and the agent has ended with it.
+        return;
+    }
     let send = |wanted: &Wanted<'_>| server.ask(session, *wanted, Some(&running.tag));
     let tags: Vec<String> = wanted.iter().map(send).collect();
     let is_served = server.world.plan.asking.is_some();

@@ -143,7 +143,10 @@ impl Tracker {
             };
             // What its process had not stored cannot be read any more, unless that saw the end of the agent.
             let mut turns = open.turns.iter().filter(|turn| turn.prompt.turn_id != own_turn);
-            let may_miss = record.agent_session.is_some() && before.details.termination_info.is_none();
+            // A session that lost its binding to another one had an agent, which may have reported more.
+            let had_agent =
+                record.agent_session.is_some() || !record.details.earlier_agent_sessions.is_empty();
+            let may_miss = had_agent && before.details.termination_info.is_none();
             let is_gap = may_miss && (!was_seen || turns.next().is_some());
             let gap = is_gap.then(|| Entry::gap(record.position.map(|position| position.offset + 1), None));
             return Ok(self.unread(&open, gap, incarnation));

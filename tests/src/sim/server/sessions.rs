@@ -18,7 +18,7 @@ const LONGEST_LOAD: u64 = 200_000;
 #[derive(Debug)]
 pub(in crate::sim) struct Running {
     pub(in crate::sim) tag: String,
-    pub(super) caller: Caller,
+    pub(in crate::sim) caller: Caller,
     pub(in crate::sim) cancelled: AtomicBool,
     /// The tags of agent requests that were answered.
     pub(in crate::sim) answers: Mutex<Vec<String>>,

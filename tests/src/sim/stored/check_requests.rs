@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::{check::History, requests::number};
 use crate::sim::ledger::{GivenUp, RequestRecord};
 
+/// The code of the error for a cancelled request, as the protocol has it.
+const CANCELLED: i64 = -32800;
+
 /// What is stored of one request.
 #[derive(Default)]
 struct Stored<'a> {
@@ -89,6 +92,8 @@ impl History<'_> {
             (Some((program, answer)), _) if answer.get("result").is_some() && !is_executed => {
                 Some(format!("was not executed, and {program} says that it was"))
             }
+            // The requests of a turn are cancelled with it, before the cancel itself is sent.
+            (Some((_, answer)), _) if answer["error"]["code"] == CANCELLED && request.is_cancelled => None,
             (Some((program, answer)), _)
                 if !is_executed && stored.begun.is_none() && self.shared.sharing.is_store_calm() =>
             {
